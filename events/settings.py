@@ -9,6 +9,7 @@ from .annotations import classes_of_field
 from .callback import Callback
 from .capabilities import Capability, Conflict
 from .stages import Stage
+from .trigger_fields import problems_of_triggers
 
 
 class _Setting(NamedTuple):
@@ -87,6 +88,7 @@ def problems_of_settings(callback: object) -> list[str]:
     if not isinstance(stage, Stage):
         found.append(f"{cls.__name__}.stage is {stage!r}, not a Stage. Set it to one, such as Stage.REPORT.")
     if own:
+        found += problems_of_triggers(callback)
         found += [
             _problem(cls, name, getattr(callback, name), "a method")
             for name in _METHODS

@@ -110,6 +110,8 @@ def every(
         raise ArgumentError(f"every({interval!r}): the interval is not above 0. Pass a larger one, or use never().")
     if isinstance(after, bool) or not isinstance(after, (int, float)) or not 0 <= after < math.inf:
         raise ArgumentError(f"every({interval!r}, after={after!r}): after is not a number from 0. Pass 0 or more.")
+    if not isinstance(unit, str):
+        raise ArgumentError(f'every({interval!r}, {unit!r}): the unit is not a text. Pass "step", "epoch" or "min".')
     name = unit.strip().lower()
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ArgumentError(

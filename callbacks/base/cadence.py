@@ -13,6 +13,7 @@ from ...events.control import Flag, TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
+from ...events.trigger_fields import check_triggers
 from ...events.triggers import Moment, Place, Trigger, never
 
 
@@ -41,6 +42,9 @@ class Cadence(Callback):
     """Seconds of the last work; infinity if unknown."""
     _timers: list[Handle] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        check_triggers(self, priced=True)
+
     @property
     def last_due(self) -> Moment | None:
         """The moment at which the callback last raised its flag; None if it has not raised it yet."""
@@ -62,8 +66,11 @@ class Cadence(Callback):
         """Set another trigger. It decides from the end of the next step.
 
         Raises:
-            ArgumentError: if the new trigger reads the cost of the work, and the present trigger does not.
+            ArgumentError: if the value is not a trigger, or if it reads the cost of the work and the present trigger
+                does not.
         """
+        if not isinstance(trigger, Trigger):
+            raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
         if trigger.priced and not self.trigger.priced:
             raise ArgumentError(f"{trigger!r} cannot be set while a run measures no cost. Pass it to the callback.")
         self.trigger, self._next_check = trigger, 0.0

@@ -82,6 +82,7 @@ class Checkpoint(Cadence):
     """The checkpoint of the best model when checkpoints were last rotated."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.on_save_error not in SAVE_ERRORS:
             hint = nearest(self.on_save_error, SAVE_ERRORS)
             raise ArgumentError(f"on_save_error={self.on_save_error!r} is unknown{hint} Set 'raise' or 'warn'.")

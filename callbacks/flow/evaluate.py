@@ -58,6 +58,7 @@ class Evaluate(Cadence):
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.name and self.dataset is None:
             raise ArgumentError(f"Evaluate(name={self.name!r}) has a name but no dataset. Set `dataset` too.")
         if self.rows is not None and (not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1):

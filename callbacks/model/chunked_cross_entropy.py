@@ -16,6 +16,8 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage
+from ..base.missing_logits import MissingLogits, changed_logits
+from ..base.module_changes import has_own, replace_attribute
 from .compile_model import Compile
 from .forwards import replace_forward
 
@@ -39,7 +41,7 @@ class ChunkedCrossEntropy(Callback):
 
     Raises:
         ArgumentError: for another version of torch, a `chunk` below 1, or with `label_smoothing_factor`.
-        ModelError: if the model has no such loss or output layer, or changes the logits before the loss.
+        ModelError: if the model has no such loss or output layer, or if code reads or changes the logits.
     """
 
     stage = Stage.PREPARE
@@ -50,7 +52,6 @@ class ChunkedCrossEntropy(Callback):
     None: torch chooses."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _active: bool = field(default=False, init=False, repr=False, compare=False)
-    _hidden: torch.Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _used: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,18 +82,22 @@ class ChunkedCrossEntropy(Callback):
     def _replace(self, model: Any) -> None:
         name = type(model).__name__
         loss = inspect.getattr_static(type(model), "loss_function", None)
-        if not isinstance(loss, property) or getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss":
+        if not isinstance(loss, property) or not _is_usual(model.loss_function):
             raise ModelError(
                 f"ChunkedCrossEntropy needs a causal language model of transformers, whose `loss_function` is "
-                f"ForCausalLMLoss. {name} has another loss. Leave the callback out."
+                f"ForCausalLMLoss. {name} has another loss, or wraps such a model. Leave the callback out."
             )
         head = model.get_output_embeddings()
         if type(head) is not nn.Linear:
             raise ModelError(
                 f"ChunkedCrossEntropy needs an output layer of the class nn.Linear. The output layer of {name} is a "
-                f"{type(head).__name__}. Leave the callback out."
+                f"{_name_of(type(head))}. Leave the callback out."
             )
-        own = vars(model).get("_loss_function")
+        if has_own(head, "forward"):
+            raise ModelError(
+                f"ChunkedCrossEntropy: the forward of the output layer of {name} was replaced, so its logits may be "
+                "other ones than those of an nn.Linear. Leave the callback out."
+            )
         forward, project = model.forward, head.forward
 
         def forward_in_chunks(*args: Any, **kwargs: Any) -> Any:
@@ -101,34 +106,30 @@ class ChunkedCrossEntropy(Callback):
                 outputs = forward(*args, **kwargs)
                 return self._without_logits(outputs) if self._active else outputs
             finally:
-                self._active, self._hidden = False, None
+                self._active = False
 
         def keep_hidden(hidden: torch.Tensor) -> torch.Tensor:
             if not self._active:
                 projected: torch.Tensor = project(hidden)
                 return projected
-            self._hidden = hidden
-            return hidden
+            return MissingLogits.of(hidden, head.out_features, name)
 
         def loss_in_chunks(logits: Any, labels: Any, vocab_size: Any = None, **options: Any) -> torch.Tensor:
             if not self._active:
                 usual: torch.Tensor = compute_usual(logits, labels, vocab_size, **options)
                 return usual
-            if self._hidden is None or logits is not self._hidden:
-                raise ModelError(
-                    f"ChunkedCrossEntropy: {name} changes the logits between its output layer and its loss, for "
-                    "example with a soft cap or a scale. Leave the callback out."
-                )
+            if not isinstance(logits, MissingLogits):
+                raise changed_logits(name)
             self._used = True
-            return self._loss(self._hidden, head, labels, **options)
+            return self._loss(logits.hidden, head, labels, **options)
 
         compute_usual = model.loss_function
         self._undo += [replace_forward(head, keep_hidden), replace_forward(model, forward_in_chunks)]
-        model.loss_function = loss_in_chunks
-        self._undo.append(lambda: _restore(model, own))
+        # The property `loss_function` of transformers reads this attribute, and computes it if there is none.
+        self._undo.append(replace_attribute(model, "_loss_function", loss_in_chunks))
 
     def _without_logits(self, outputs: Any) -> Any:
-        """Return outputs of a training forward without the logits. They would be the hidden states."""
+        """Return outputs of a training forward without the logits."""
         if not is_dataclass(outputs):
             raise ModelError(
                 "ChunkedCrossEntropy: the model returns a tuple, whose logits cannot be left out. Set "
@@ -155,18 +156,20 @@ class ChunkedCrossEntropy(Callback):
                 "whole batch to this type. Keep the weights in float32 and set `bf16=True`, or leave the callback out."
             )
         functional: Any = nn.functional  # torch before 2.13 does not have the function
+        targets = shift_labels.flatten().to(hidden.device)
         # torch returns the loss in the type of the weights. With autocast, it would round the loss to half precision.
         with torch.autocast(hidden.device.type, enabled=False):
-            loss: torch.Tensor = functional.linear_cross_entropy(
+            total: torch.Tensor = functional.linear_cross_entropy(
                 hidden.flatten(0, -2).to(head.weight.dtype),
                 head.weight,
-                shift_labels.flatten().to(hidden.device),
+                targets,
                 linear_bias=head.bias,
-                reduction="mean" if num_items_in_batch is None else "sum",
+                reduction="sum",
                 ignore_index=ignore_index,
                 options=nn.LinearCrossEntropyOptions(batch_chunk_size=self.chunk),
             )
-        return loss if num_items_in_batch is None else loss / num_items_in_batch
+        items = (targets != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+        return _divided(total, torch.as_tensor(items, device=total.device))
 
     def on_step_end(self) -> None:
         if not self._used:
@@ -178,14 +181,26 @@ class ChunkedCrossEntropy(Callback):
 
     def on_close(self) -> None:
         undo, self._undo = self._undo, []
-        for step in reversed(undo):
+        for step in undo:
             step()
-        self._active, self._hidden = False, None
+        self._active = False
 
 
-def _restore(model: Any, own: Any) -> None:
-    """Restore the loss function that the model had; None: the loss function of its class."""
-    if own is None:
-        del model._loss_function
-    else:
-        model._loss_function = own
+def _is_usual(loss: Any) -> bool:
+    """Return whether transformers defines this loss function for causal language models."""
+    name, module = getattr(loss, "__name__", ""), getattr(loss, "__module__", None) or ""
+    return name == "ForCausalLMLoss" and module.partition(".")[0] == "transformers"
+
+
+def _name_of(kind: type) -> str:
+    """Return the name of a class. Some classes of adapters have the name `Linear` too, so they get their module."""
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__name__ == "Linear" else kind.__name__
+
+
+def _divided(total: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+    """Return a sum of losses divided by the number of items; NaN with gradients of zero for no items.
+
+    The loss of transformers has these gradients too. torch's function would multiply infinity by zero.
+    """
+    nothing = items == 0
+    return total / items.masked_fill(nothing, 1) + torch.zeros_like(total).masked_fill(nothing, torch.nan)

@@ -9,27 +9,20 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ..base.module_changes import replace_attribute
+
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Replace the forward of a module, and return a function that restores it.
 
-    `inspect.signature` returns the signature of the old forward for the new one. If you replace a forward several
-    times, restore the last replacement first.
+    `inspect.signature` returns the signature of the old forward for the new one. Copies and pickles of the module have
+    the old forward. Several replacements may be restored in any order.
 
     Args:
         module: the module.
         forward: the new forward.
     """
-    own = module.__dict__.get("forward")
-    module.forward = update_wrapper(forward, module.forward, assigned=(), updated=())
-
-    def undo() -> None:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
-
-    return undo
+    return replace_attribute(module, "forward", update_wrapper(forward, module.forward, assigned=(), updated=()))
 
 
 def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ModelError, nearest
 from ...events.stages import Stage, order
+from ...events.trigger_fields import check_triggers
 from ...events.triggers import Trigger, never
 
 
@@ -63,6 +64,7 @@ class Freeze(Callback):
     _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_triggers(self)
         self.patterns = (self.patterns,) if isinstance(self.patterns, str) else tuple(self.patterns)
 
     @order(Stage.PREPARE)

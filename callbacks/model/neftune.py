@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError, ModelError, nearest
 from ...events.stages import Stage
+from ..base.module_changes import hook_forward
 
 
 def noisy(embedded: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -49,7 +50,7 @@ class NEFTune(Callback):
     """The strength of the noise, usually 5 to 15."""
     embedding: str | None = None
     """The name of the embedding module. Default: `get_input_embeddings()` of the model, or its only `nn.Embedding`."""
-    _hook: RemovableHandle | None = field(default=None, init=False, repr=False, compare=False)
+    _unhook: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < math.inf:
@@ -61,15 +62,15 @@ class NEFTune(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._hook = input_embeddings(run.model, self.embedding).register_forward_hook(self._add)
+            self._unhook = hook_forward(input_embeddings(run.model, self.embedding), self._add)
 
     def _add(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         return noisy(output, self.alpha) if module.training else output
 
     def on_close(self) -> None:
-        hook, self._hook = self._hook, None
-        if hook is not None:
-            hook.remove()
+        unhook, self._unhook = self._unhook, None
+        if unhook is not None:
+            unhook()
 
 
 def input_embeddings(model: Any, name: str | None = None) -> nn.Module:

@@ -16,7 +16,8 @@ from ...engine.data.batches import to_device
 from ...engine.run import Run
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
-from ...events.triggers import Place, Trigger, every
+from ...events.trigger_fields import check_triggers
+from ...events.triggers import Moment, Place, Trigger, every
 from .averaged_weights import AveragedWeights
 
 logger = logging.getLogger(__name__)
@@ -47,10 +48,12 @@ class SWA(AveragedWeights):
     """Whether the running statistics of BatchNorm layers are measured again at the end."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
+    _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     count: int = field(default=0, init=False)
     """How often the weights were added to the average in this run."""
 
     def __post_init__(self) -> None:
+        check_triggers(self)
         if not 0 <= self.start < 1:
             raise ArgumentError(f"SWA(start={self.start}): set a share of the run of at least 0 and below 1.")
         if self.learning_rate is not None and not self.learning_rate >= 0:
@@ -59,7 +62,7 @@ class SWA(AveragedWeights):
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
         if run.mode == "train":
-            self.count = 0
+            self.count, self._last = 0, None
 
     def _averages(self, run: Run) -> bool:
         return run.state.global_step >= self.start * run.state.max_steps
@@ -80,8 +83,11 @@ class SWA(AveragedWeights):
 
     def _add_if_due(self, run: Run, place: Place) -> None:
         now = run.moment(place)
-        if not self._averages(run) or not self.trigger.due(now):
+        if not self._averages(run) or (self._last is not None and self._last.step == now.step):
             return
+        if not self.trigger.due(now, self._last):
+            return
+        self._last = now
         if not self._average:
             self.begin_average(run.model)
         else:
@@ -99,11 +105,16 @@ class SWA(AveragedWeights):
             measure_batchnorm(run)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": self.count}
+        return {**super().state_dict(), "count": self.count, **self._last_due()}
+
+    def _last_due(self) -> dict[str, Any]:
+        return {} if self._last is None else {"last_step": self._last.step, "last_seconds": self._last.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.count = state["count"]
+        if "last_step" in state:  # a checkpoint of an earlier version lacks it
+            self._last = Moment("step", state["last_step"], 0.0, 0, state["last_seconds"])
 
 
 @torch.no_grad()

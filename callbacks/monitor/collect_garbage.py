@@ -10,6 +10,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
+from ...events.trigger_fields import check_triggers
 from ...events.triggers import Moment, Trigger, every
 
 _TURNED_OFF: list[int] = []
@@ -29,19 +30,22 @@ class CollectGarbage(Callback):
     collect automatically.
 
     Raises:
-        ArgumentError: on several ranks, for a trigger that reads the clock.
+        ArgumentError: for another value than a trigger. On several ranks, for a trigger that reads the clock.
     """
 
     stage = Stage.RELEASE
 
     trigger: Trigger = field(default_factory=lambda: every(100))
-    """When to collect, at the end of a step. Default: every 100 steps."""
+    """When to collect, at the end of a step or epoch. Default: every 100 steps."""
     freeze: bool = True
     """Whether collections skip the objects that exist when training begins (`gc.freeze`). These objects are collected
     again after the session. If the program froze objects itself, the callback freezes no more."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _off: bool = field(default=False, init=False, repr=False, compare=False)
     _froze: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_triggers(self)
 
     def on_setup(self, run: Run) -> None:
         self._last = None
@@ -62,8 +66,13 @@ class CollectGarbage(Callback):
             _TURNED_OFF.append(id(self))
 
     def on_step_end(self, run: Run) -> None:
-        now = run.moment("step")
-        if self.trigger.due(now, self._last):
+        self._collect_if_due(run.moment("step"))
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._collect_if_due(run.moment("epoch"))
+
+    def _collect_if_due(self, now: Moment) -> None:
+        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now
             gc.collect()
 

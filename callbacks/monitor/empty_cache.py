@@ -10,6 +10,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
+from ...events.trigger_fields import check_triggers
 from ...events.triggers import Moment, Trigger, every
 
 
@@ -25,8 +26,11 @@ class EmptyCache(Callback):
     arguments = ("torch_empty_cache_steps",)
 
     trigger: Trigger = field(default_factory=lambda: every(100))
-    """When to empty the cache, at the end of a step. Default: every 100 steps."""
+    """When to empty the cache, at the end of a step or epoch. Default: every 100 steps."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_triggers(self)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> EmptyCache | None:
@@ -36,7 +40,12 @@ class EmptyCache(Callback):
         self._last = None
 
     def on_step_end(self, run: Run) -> None:
-        now = run.moment("step")
-        if self.trigger.due(now, self._last):
+        self._empty_if_due(run.moment("step"))
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._empty_if_due(run.moment("epoch"))
+
+    def _empty_if_due(self, now: Moment) -> None:
+        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now
             torch.cuda.empty_cache()  # does nothing without a GPU

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.stages import Stage, order
+from ...events.trigger_fields import check_triggers
 from ...events.triggers import Moment, Trigger, every
+from ..base.module_changes import hook_forward
 from .watch_numbers import tensors_in
 
 
@@ -29,6 +30,9 @@ class WatchModules(Callback):
 
     In a step without a measurement it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a
     part of the model.
+
+    Raises:
+        ArgumentError: for another value than a trigger, or a trigger that is due at the end of epochs.
     """
 
     stage = Stage.MEASURE
@@ -47,9 +51,13 @@ class WatchModules(Callback):
     """Whether to log the statistics of the outputs."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
-    _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
+    _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _values: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _due: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_triggers(self, in_steps=True)
 
     def _watched(self, model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         return (
@@ -61,11 +69,12 @@ class WatchModules(Callback):
     def on_step_begin(self, run: Run) -> None:
         now = run.moment("step")
         # The trigger is asked about the end of this step.
-        self._due = self.trigger.due(Moment("step", now.step + 1, now.epoch, now.max_steps, now.seconds, False, False))
+        ends = now._replace(step=now.step + 1, last=now.step + 1 >= now.max_steps, cut=False)
+        self._due = self.trigger.due(ends, self._last)
+        if self._due:
+            self._last = ends
         if self._due and self.activations:
-            self._hooks = [
-                module.register_forward_hook(self._measure(name)) for name, module in self._watched(run.model)
-            ]
+            self._unhook = [hook_forward(module, self._measure(name)) for name, module in self._watched(run.model)]
 
     def _measure(self, name: str) -> Any:
         def measure(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -97,12 +106,12 @@ class WatchModules(Callback):
 
     def on_close(self) -> None:
         self._remove_hooks()
-        self._values, self._due = {}, False
+        self._values, self._due, self._last = {}, False, None
 
     def _remove_hooks(self) -> None:
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
+        unhook, self._unhook = self._unhook, []
+        for remove in unhook:
+            remove()
 
 
 @torch.no_grad()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ...engine.arguments import TrainingArguments
 from ...engine.data.batches import map_tensors
@@ -16,6 +16,8 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError, NonFiniteError
 from ...events.stages import Stage
+from ..base.missing_logits import MissingLogits
+from ..base.module_changes import hook_forward
 
 
 @dataclass
@@ -38,7 +40,7 @@ class WatchNumbers(Callback):
     shown: int = 20
     """The number of weights, inputs and outputs in the error, each with its smallest and largest magnitude."""
     _seen: deque[str] = field(default_factory=deque, init=False, repr=False, compare=False)
-    _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
+    _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.shown < 1:
@@ -52,7 +54,7 @@ class WatchNumbers(Callback):
         self._seen = deque(maxlen=self.shown)
         for name, module in run.model.named_modules():
             look = self._watch(name or type(module).__name__, run)
-            self._hooks.append(module.register_forward_hook(look, with_kwargs=True))
+            self._unhook.append(hook_forward(module, look, with_kwargs=True))
 
     def _watch(self, name: str, run: Run) -> Any:
         def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -71,17 +73,17 @@ class WatchNumbers(Callback):
         return look
 
     def on_close(self) -> None:
-        hooks, self._hooks = self._hooks, []
+        unhook, self._unhook = self._unhook, []
         self._seen.clear()
-        for hook in hooks:
-            hook.remove()
+        for remove in unhook:
+            remove()
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return all tensors in nested data."""
+    """Return all tensors in nested data. Logits that were not computed are left out."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
-    return found
+    return [each for each in found if not isinstance(each, MissingLogits)]
 
 
 def _range_of(tensor: torch.Tensor) -> str:

@@ -14,6 +14,10 @@ from ...engine.distributed.strategies import Strategy
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
+from ..model.chunked_cross_entropy import ChunkedCrossEntropy
+from ..model.compile_model import Compile
+from ..model.gradient_checkpointing import GradientCheckpointing
+from ..model.offload_activations import OffloadActivations
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +39,19 @@ class DataParallel(Callback):
     def from_arguments(cls, args: TrainingArguments) -> DataParallel | None:
         return cls(args.n_gpu) if args.n_gpu > 1 and args.sharding_strategy is Strategy.DDP else None
 
+    def conflict_with(self, other: Callback) -> str:
+        if self._count() > 1 and _replaces_forward(other):
+            return (
+                "its replacement of a forward computes with the weights of the first GPU, and the copies on the other "
+                "GPUs have their own. Start one rank per GPU with `torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
+            )
+        return super().conflict_with(other)
+
+    def _count(self) -> int:
+        return max(1, torch.cuda.device_count()) if self.devices is None else self.devices
+
     def on_setup(self, run: Run) -> None:
-        devices = max(1, torch.cuda.device_count()) if self.devices is None else self.devices
+        devices = self._count()
         if run.mode == "train":
             logger.warning(
                 "One process trains on %d GPUs, in batches of %d samples. `torchrun --nproc_per_node=%d` is faster.",
@@ -47,6 +62,13 @@ class DataParallel(Callback):
             run.seams.fill("DataParallel", wrap_model=lambda model, _: DataParallelModel(model, devices))
         else:
             run.wrap(DataParallelModel(run.model, devices))
+
+
+def _replaces_forward(callback: Callback) -> bool:
+    """Return whether a callback replaces the forward of modules by code that is bound to these modules."""
+    if isinstance(callback, GradientCheckpointing):
+        return bool(callback.blocks)
+    return isinstance(callback, (ChunkedCrossEntropy, Compile, OffloadActivations))
 
 
 class DataParallelModel(nn.Module):

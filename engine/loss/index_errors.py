@@ -26,6 +26,9 @@ _LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
 
 _FUNCTIONAL = "torch/nn/functional.py"
 
+_OUT_OF_BOUNDS = "out of bounds"
+"""Text of the error of `linear_cross_entropy`, which is a RuntimeError."""
+
 DEVICE_ASSERT = "device-side assert triggered"
 """Text of the error of CUDA, which does not give the cause."""
 
@@ -52,10 +55,12 @@ class OutOfRange(NamedTuple):
 
 
 def out_of_range(error: BaseException) -> OutOfRange | None:
-    """Return the labels or input ids that caused an IndexError of torch; None if the cause is something else.
+    """Return the labels or input ids that caused an error of torch about an index; None if the cause is something else.
 
     The function reads them from the frames of the traceback.
     """
+    if not isinstance(error, IndexError) and _OUT_OF_BOUNDS not in str(error):
+        return None
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
         if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
             continue
@@ -64,6 +69,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
             scores, labels = values["input"], values["target"]
             classes = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
             return OutOfRange("labels", labels.detach(), classes, values.get("ignore_index", IGNORED_LABEL))
+        if name == "linear_cross_entropy":
+            return OutOfRange("labels", values["target"].detach(), len(values["linear_weight"]), values["ignore_index"])
         if name == "embedding":
             return OutOfRange("input ids", values["input"].detach(), values["weight"].shape[0], None)
     return None
@@ -82,7 +89,7 @@ def indices_explained(run: Run) -> Iterator[None]:
     try:
         yield
     except (IndexError, RuntimeError, ValueError) as error:
-        found = out_of_range(error) if isinstance(error, IndexError) else None
+        found = out_of_range(error)
         if found is not None and found.rows:
             raise DataError(_message(run, found, error)) from error
         if DEVICE_ASSERT in str(error) and hasattr(error, "add_note"):

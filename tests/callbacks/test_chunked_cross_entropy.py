@@ -14,13 +14,24 @@ from torch.utils._pytree import tree_leaves
 from support.callbacks import Boom
 from support.data import text_samples
 from support.models import llama
-from support.outcomes import weights
-from support.trainers import net_trainer
-from trainbus import ChunkedCrossEntropy, Compile, GradientCheckpointing, Log, OptimizerInBackward, every
+from support.outcomes import same_weights, weights
+from support.trainers import hushed, net_trainer
+from trainbus import (
+    ChunkedCrossEntropy,
+    Compile,
+    GradientCheckpointing,
+    Log,
+    OptimizerInBackward,
+    WatchModules,
+    WatchNumbers,
+    every,
+)
 from trainbus.events import ArgumentError
-from trainbus.events.errors import ModelError
+from trainbus.events.errors import DataError, ModelError
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
+LlamaForCausalLM: Any = transformers.LlamaForCausalLM
+CausalLMOutput: Any = transformers.modeling_outputs.CausalLMOutput
 pytestmark = pytest.mark.skipif(not hasattr(nn, "LinearCrossEntropyOptions"), reason="needs torch 2.13")
 
 DATA: dict[str, Any] = {"train_dataset": text_samples(), "eval_dataset": text_samples(8), "learning_rate": 1e-3}
@@ -115,9 +126,9 @@ def gemma() -> nn.Module:
 
 
 def test_models_that_it_cannot_serve_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="Net has another loss"):
+    with pytest.raises(ModelError, match="Net has another loss, or wraps such a model"):
         net_trainer(tmp_path, ChunkedCrossEntropy()).train()
-    with pytest.raises(ModelError, match="Gemma2ForCausalLM changes the logits between its output layer and its loss"):
+    with pytest.raises(ModelError, match="Gemma2ForCausalLM or a hook changes or reads them"):
         net_trainer(tmp_path, ChunkedCrossEntropy(), model=gemma(), **DATA).train()
     with pytest.raises(ModelError, match=r"the output layer is torch.bfloat16"):
         net_trainer(tmp_path, ChunkedCrossEntropy(), model=llama().bfloat16(), **DATA).train()
@@ -129,6 +140,154 @@ def test_models_that_it_cannot_serve_are_refused(tmp_path: Path) -> None:
     model.lm_head = nn.Sequential(nn.Linear(16, 300))
     with pytest.raises(ModelError, match=r"The output layer of LlamaForCausalLM is a Sequential"):
         net_trainer(tmp_path, ChunkedCrossEntropy(), model=model, **DATA).train()
+
+
+class ZLoss(LlamaForCausalLM):
+    """Adds a term to the loss that it computes from the logits."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, **kwargs)
+        outputs.loss = outputs.loss + 1e-2 * outputs.logits.logsumexp(-1).pow(2).mean()
+        return outputs
+
+
+class Masked(LlamaForCausalLM):
+    """Changes the logits in place, so the loss gets the tensor that the output layer returned."""
+
+    def forward(self, input_ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+        logits = self.lm_head(self.model(input_ids)[0])
+        logits[:, :, 3] = -1e4
+        return CausalLMOutput(loss=self.loss_function(logits, labels, 300), logits=logits)
+
+
+def made(kind: Any) -> Any:
+    return kind(llama().config)
+
+
+def with_hook() -> Any:
+    model = llama()
+    model.lm_head.register_forward_hook(lambda module, args, output: output * 0.5)
+    return model
+
+
+def with_scaled_head() -> Any:
+    model = llama()
+    forward = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: forward(hidden) * 0.5
+    return model
+
+
+def with_another_loss() -> Any:
+    def ForCausalLMLoss(logits: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
+        return logits.float().mean()
+
+    model = llama()
+    model.loss_function = ForCausalLMLoss
+    return model
+
+
+def with_adapter() -> Any:
+    peft = pytest.importorskip("peft")
+    with hushed():  # peft reads an attribute of transformers that is deprecated
+        return peft.get_peft_model(llama(), peft.LoraConfig(task_type="CAUSAL_LM", r=2))
+
+
+def with_adapter_inside() -> Any:
+    peft = pytest.importorskip("peft")
+    model = llama()
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["lm_head"]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: made(ZLoss), "ZLoss or a hook changes or reads them"),
+        (lambda: made(Masked), "Masked or a hook changes or reads them"),
+        (with_hook, "LlamaForCausalLM or a hook changes or reads them"),
+        (with_scaled_head, "the forward of the output layer of LlamaForCausalLM was replaced"),
+        (with_another_loss, "LlamaForCausalLM has another loss"),
+        (with_adapter, "PeftModelForCausalLM has another loss, or wraps such a model"),
+        (with_adapter_inside, r"output layer of LlamaForCausalLM is a peft\.tuners\.lora\.layer\.Linear"),
+        (lambda: torch.compile(llama(), backend="eager"), "OptimizedModule has another loss, or wraps such a model"),
+    ],
+    ids=["reads", "in place", "hook", "head replaced", "loss replaced", "adapter", "head adapted", "compiled"],
+)
+def test_code_that_changes_or_reads_logits_is_refused(tmp_path: Path, make: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        net_trainer(tmp_path, ChunkedCrossEntropy(), model=make(), **DATA).train()
+
+
+@pytest.mark.parametrize("rows", [slice(4, 12), slice(0, 16)], ids=["some batches", "all batches"])
+def test_batches_without_labels_change_the_weights_as_without_it(tmp_path: Path, rows: slice) -> None:
+    data = text_samples()
+    for row in data[rows]:
+        row["labels"] = torch.full_like(row["labels"], -100)
+    plain, chunked = (
+        ended(tmp_path, *more, **{**DATA, "train_dataset": data}) for more in ((), (ChunkedCrossEntropy(),))
+    )
+    torch.testing.assert_close(torch.tensor(chunked[0]), torch.tensor(plain[0]), rtol=1e-5, atol=1e-5, equal_nan=True)
+    for name, weight in plain[1].items():
+        assert weight.isfinite().all()
+        torch.testing.assert_close(chunked[1][name], weight, rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_that_has_no_labels_and_no_count_has_gradients_of_zero(tmp_path: Path) -> None:
+    model = llama()
+    built = net_trainer(tmp_path, ChunkedCrossEntropy(), model=model, **DATA, max_steps=1, weight_decay=0.0)
+    before = weights(model)
+    built.on("on_batch", lambda batch: batch.update(labels=torch.full_like(batch["labels"], -100)))
+    built.train()
+    assert same_weights(before, weights(model))
+
+
+@pytest.mark.parametrize("kind", ["Phi", "Mixtral", "Qwen2"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_other_models_train_as_without_it(tmp_path: Path, kind: str, tied: bool) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = getattr(transformers, f"{kind}Config")(
+        **sizes, vocab_size=300, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied
+    )
+    config.output_router_logits = True  # the loss of Mixtral then has a second term
+    ends = []
+    for more in ((), (ChunkedCrossEntropy(16),)):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+        built = net_trainer(tmp_path, Log(every(1)), *more, model=model, **DATA)
+        built.train()
+        ends.append([entry["loss"] for entry in built.state.log_history if "loss" in entry])
+    assert ends[1] == pytest.approx(ends[0], rel=1e-5)
+
+
+def test_callbacks_that_measure_outputs_leave_the_logits_out(tmp_path: Path) -> None:
+    callbacks = ChunkedCrossEntropy(), WatchModules(every(1)), WatchNumbers()
+    built = net_trainer(tmp_path, *callbacks, model=llama(), **DATA, max_steps=1)
+    built.train()
+    logged = {name for entry in built.state.log_history for name in entry}
+    assert "activations/model.norm/mean" in logged
+    assert "gradients/lm_head" in logged
+    assert "activations/lm_head/mean" not in logged
+
+
+def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
+    data = text_samples()
+    data[1]["labels"][5] = 300
+    with pytest.raises(DataError, match=r"The labels 300 are out of range in a batch of step"):
+        net_trainer(tmp_path, ChunkedCrossEntropy(), model=llama(), **{**DATA, "train_dataset": data}).train()
+
+
+def test_an_ignored_label_of_the_batch_is_that_of_the_loss(tmp_path: Path) -> None:
+    ends = []
+    data = text_samples()
+    for row in data:
+        row["labels"] = row["labels"].clamp(min=7)
+    for more in ((), (ChunkedCrossEntropy(),)):
+        built = net_trainer(tmp_path, *more, model=llama(), **{**DATA, "train_dataset": data}, max_steps=2)
+        built.on("on_batch", lambda batch: batch.update(ignore_index=7))
+        built.train()
+        ends.append(weights(built.model))
+    for name, weight in ends[0].items():
+        torch.testing.assert_close(ends[1][name], weight, rtol=1e-4, atol=1e-4)
 
 
 def test_arguments_that_it_cannot_serve_are_refused(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_collects_at_the_steps_of_its_trigger_only(tmp_path: Path) -> None:
     assert watch.alive == [0, 1, 0, 1, 0, 1], "garbage of step 1 and 2 is freed at the end of step 2"
 
 
+def test_collects_at_the_end_of_epochs(tmp_path: Path) -> None:
+    watch = Watch()
+    net_trainer(tmp_path, CollectGarbage(every(1, "epoch")), watch).train()
+    assert watch.alive == [0, 1, 2, 3, 0, 1], "an epoch has 4 steps"
+
+
 def test_trains_to_the_same_weights(tmp_path: Path) -> None:
     ends = []
     for callbacks in ((), (CollectGarbage(every(2)),)):

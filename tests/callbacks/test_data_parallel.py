@@ -10,8 +10,17 @@ import torch
 from torch import nn
 
 import trainbus
-from trainbus import DataParallel, TrainingArguments
+from support.trainers import net_trainer
+from trainbus import (
+    ChunkedCrossEntropy,
+    Compile,
+    DataParallel,
+    GradientCheckpointing,
+    OffloadActivations,
+    TrainingArguments,
+)
 from trainbus.callbacks.parallel.data_parallel import DataParallelModel
+from trainbus.events import ArgumentError
 
 
 class Spread(nn.Module):
@@ -178,3 +187,18 @@ def test_two_gpus_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert two.args.n_gpu >= 2
     for mine, other in zip(one.model.parameters(), two.model.parameters()):
         assert torch.allclose(mine, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Compile("eager"), OffloadActivations(), ChunkedCrossEntropy(), GradientCheckpointing(blocks=("Linear",))],
+    ids=lambda other: type(other).__name__,
+)
+def test_callbacks_that_replace_a_forward_are_refused_on_several_gpus(tmp_path: Path, other: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{type(other).__name__}.* computes with the weights of the first GPU"):
+        net_trainer(tmp_path, DataParallel(2), other)
+    net_trainer(tmp_path, DataParallel(1), other)
+
+
+def test_recomputation_by_the_model_itself_works_on_several_gpus(tmp_path: Path) -> None:
+    net_trainer(tmp_path, DataParallel(2), GradientCheckpointing())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.trainers import net_trainer
-from trainbus import EmptyCache, at, every
+from trainbus import EmptyCache, at, at_end, every
 from trainbus.events import ArgumentError
 from trainbus.events.triggers import EverySeconds
 
@@ -19,7 +19,18 @@ def emptied(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize(("trigger", "times"), [(every(2), 3), (at(1, 5), 2), (every(100), 0)], ids=str)
+@pytest.mark.parametrize(
+    ("trigger", "times"),
+    [
+        (every(2), 3),
+        (at(1, 5), 2),
+        (every(100), 0),
+        (every(1, "epoch"), 2),
+        (every(4) | every(1, "epoch"), 2),
+        (at_end(), 1),
+    ],
+    ids=str,
+)
 def test_is_done_when_it_is_due(tmp_path, emptied, trigger, times):
     built = net_trainer(tmp_path, EmptyCache(trigger))
     built.train()

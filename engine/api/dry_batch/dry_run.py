@@ -163,7 +163,7 @@ def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
         )
         explained.__cause__ = error
         return explained
-    found = out_of_range(error) if isinstance(error, IndexError) else None
+    found = out_of_range(error)
     if found is not None and found.rows:
         places = rows_in_batch(found, len(report.rows))
         named = [report.rows[place] for place in places if place < len(report.rows)]

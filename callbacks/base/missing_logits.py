@@ -1,0 +1,57 @@
+"""Logits that were not computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...events.errors import ModelError
+
+_ALLOWED = ("__get__", "size", "dim", "numel", "ndimension", "is_floating_point", "__len__")
+"""The names of functions that need no values. `__get__` reads an attribute, such as `shape`."""
+
+
+class MissingLogits(torch.Tensor):
+    """What an output layer returns if `ChunkedCrossEntropy` computes the loss from its input.
+
+    It has the shape of the logits, and no values. Any operation on it raises an error.
+    """
+
+    hidden: torch.Tensor
+    """The input of the output layer."""
+    model: str
+    """The class of the model."""
+
+    @staticmethod
+    def of(hidden: torch.Tensor, classes: int, model: str) -> MissingLogits:
+        """Return the logits that an output layer with this many classes would compute from its input."""
+        build: Any = torch.Tensor._make_wrapper_subclass
+        made: MissingLogits = build(
+            MissingLogits, (*hidden.shape[:-1], classes), dtype=hidden.dtype, device=hidden.device
+        )
+        made.hidden, made.model = hidden, model
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in _ALLOWED:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs or {})
+        models = [each.model for each in args if isinstance(each, MissingLogits)]
+        raise changed_logits(models[0] if models else "the model")
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise changed_logits("the model")
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"MissingLogits(shape={tuple(self.shape)})"
+
+
+def changed_logits(model: str) -> ModelError:
+    """Return the error about code that needs the logits of a model."""
+    return ModelError(
+        f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
+        "cap, a scale or a loss of its own. Leave the callback out."
+    )

@@ -1,0 +1,121 @@
+"""Change a module for the time of a session, without a trace in its copies and pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+_HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+_ABSENT: Any = object()
+
+
+def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], None]:
+    """Set an attribute of a module, and return a function that restores it.
+
+    Copies and pickles of the module have the former value. Several replacements of an attribute may be restored in any
+    order.
+
+    Args:
+        module: the module.
+        name: the attribute, as in `vars(module)`.
+        value: the new value.
+    """
+    changes = _changes_of(module)
+    changes.set(name, value)
+    return lambda: changes.unset(name, value)
+
+
+def has_own(module: nn.Module, name: str) -> bool:
+    """Return whether an attribute was set on this module itself, not counting replacements."""
+    changes = vars(module).get("__getstate__")
+    former = changes.former if isinstance(changes, _Changes) else {}
+    return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT
+
+
+def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Callable[[], None]:
+    """Register a forward hook, and return a function that removes it. Copies and pickles of the module lack the hook.
+
+    Args:
+        module: the module.
+        hook: the hook.
+        **options: options of `register_forward_hook`.
+    """
+    handle = module.register_forward_hook(hook, **options)
+    changes = _changes_of(module)
+    changes.hooks.append(handle.id)
+
+    def remove() -> None:
+        handle.remove()
+        if handle.id in changes.hooks:
+            changes.hooks.remove(handle.id)
+        changes.end()
+
+    return remove
+
+
+class _Changes:
+    """The present changes of one module.
+
+    An instance is the `__getstate__` of its module. `copy` and `pickle` call it, because they look this method up in
+    the module and not in its class. A forward in the state would still compute with the weights of this module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.state: Callable[[], dict[str, Any]] = module.__getstate__
+        self.former: dict[str, Any] = {}
+        self.values: dict[str, list[Any]] = {}
+        self.hooks: list[int] = []
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the state of the module without the changes."""
+        state = dict(self.state())
+        for name, value in [*self.former.items(), ("__getstate__", _ABSENT)]:
+            if value is _ABSENT:
+                state.pop(name, None)
+            else:
+                state[name] = value
+        for name in _HOOKS if self.hooks else ():
+            hooks = state[name].copy()
+            for each in self.hooks:
+                hooks.pop(each, None)
+            state[name] = hooks
+        return state
+
+    def set(self, name: str, value: Any) -> None:
+        """Set an attribute of the module."""
+        if not self.values.get(name):
+            self.former[name] = vars(self.module).get(name, _ABSENT)
+        self.values.setdefault(name, []).append(value)
+        vars(self.module)[name] = value
+
+    def unset(self, name: str, value: Any) -> None:
+        """Undo one `set`: the attribute gets the value of the last `set` that is not undone, or its former value."""
+        values = self.values.get(name, [])
+        if not any(each is value for each in values):
+            return
+        values[:] = [each for each in values if each is not value]
+        if values:
+            vars(self.module)[name] = values[-1]
+            return
+        former = self.former.pop(name)
+        if former is _ABSENT:
+            vars(self.module).pop(name, None)
+        else:
+            vars(self.module)[name] = former
+        self.end()
+
+    def end(self) -> None:
+        """Leave the module, if no change is left."""
+        if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
+            del vars(self.module)["__getstate__"]
+
+
+def _changes_of(module: nn.Module) -> _Changes:
+    found = vars(module).get("__getstate__")
+    if isinstance(found, _Changes) and found.module is module:
+        return found
+    made = vars(module)["__getstate__"] = _Changes(module)
+    return made

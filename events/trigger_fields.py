@@ -1,0 +1,75 @@
+"""Check the fields of callbacks that hold a trigger, before anything asks them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from .annotations import classes_of_field
+from .errors import ArgumentError
+from .trigger_kinds import Trigger, alternatives
+from .triggers import every
+
+_ABSENT: Any = object()
+_EXAMPLES = 'Pass one, such as every(500), every(1, "epoch"), every("10min") or at(10).'
+
+
+def problems_of_triggers(callback: object) -> list[str]:
+    """Return a problem for each dataclass field of a callback that takes a trigger and has another value.
+
+    A field without a value has no problem, nor has a field with an annotation that cannot be resolved.
+    """
+    found = []
+    for each in fields(callback) if is_dataclass(callback) and not isinstance(callback, type) else ():
+        value = getattr(callback, each.name, _ABSENT)
+        if value is _ABSENT or isinstance(value, Trigger):
+            continue
+        classes = classes_of_field(type(callback), each.name) or ()
+        takes = any(issubclass(cls, Trigger) for cls in classes)
+        if takes and not isinstance(value, tuple(cls for cls in classes if not issubclass(cls, Trigger))):
+            found.append(f"{type(callback).__name__}({each.name}={value!r}): {_remedy(value)}")
+    return found
+
+
+def check_triggers(callback: object, *, priced: bool = False, in_steps: bool = False) -> None:
+    """Check the fields of a callback that hold a trigger.
+
+    Args:
+        callback: the callback.
+        priced: whether the callback measures the cost of its work, as `every("auto")` needs it.
+        in_steps: whether the callback works in steps only, so that a trigger of epochs is never due.
+
+    Raises:
+        ArgumentError: names the field, the fault and the remedy.
+    """
+    if problems := problems_of_triggers(callback):
+        raise ArgumentError(" ".join(problems))
+    for each in fields(callback):  # type: ignore[arg-type]
+        trigger = getattr(callback, each.name, None)
+        if not isinstance(trigger, Trigger):
+            continue
+        label = f"{type(callback).__name__}({each.name}={trigger!r})"
+        if trigger.priced and not priced:
+            raise ArgumentError(
+                f"{label}: the callback does not measure the cost of its work. Use an interval in steps or time, such "
+                'as every(500) or every("10min").'
+            )
+        dead = [part for part in alternatives(trigger) if "step" not in part.places]
+        if in_steps and dead:
+            raise ArgumentError(
+                f"{label}: {dead[0]!r} is due at the end of an epoch, and the callback works in steps. Use a trigger "
+                "of steps, such as every(500), or every(0.1) for every tenth of the run."
+            )
+
+
+def _remedy(value: Any) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if text.endswith(")"):
+        return f"a text is not a trigger. Leave out the quotes: {text}."
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return f"{type(value).__name__} is not a trigger. {_EXAMPLES}"
+    try:
+        every(value)
+    except ArgumentError as error:
+        return f"it is not a trigger, and {error}" if text == "" else f"a text is not a trigger. {_EXAMPLES}"
+    return f"it is not a trigger. Write every({value!r})."
