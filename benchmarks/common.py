@@ -107,7 +107,7 @@ class Result:
         self.left_out |= other.left_out
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, with the median and the range of the ratios of each row."""
+        """Return the result as JSON values, with the median and the quartiles of the ratios of each row."""
         rows = [
             {**asdict(row), "median": statistics.median(row.samples), "ratio": spread(self.ratios(row))}
             for row in self.rows
@@ -122,14 +122,28 @@ class Result:
         return cls(rows, [Curve(**curve) for curve in values["curves"]], dict(values["left_out"]))
 
 
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the first and the third quartile. A slow phase of a shared machine does not move them, as it moves the
+    highest value.
+    """
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the median, the lowest and the highest value; None without values."""
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)} if values else None
+    """Return the median and the quartiles; None without values."""
+    if not values:
+        return None
+    first, third = quartiles(values)
+    return {"median": statistics.median(values), "first_quartile": first, "third_quartile": third}
 
 
 def spread_text(values: Sequence[float], digits: int = 2) -> str:
-    """Return `1.10 (1.05 to 1.22)`."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    """Return the median and the quartiles as `1.10 (1.05 to 1.22)`."""
+    first, third = quartiles(values)
+    return f"{statistics.median(values):.{digits}f} ({first:.{digits}f} to {third:.{digits}f})"
 
 
 def amount(value: float, unit: str) -> str:

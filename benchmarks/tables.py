@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Curve, Result, amount, spread_text
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Curve, Result, amount, quartiles, spread_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -223,7 +223,8 @@ def chart(result: Result, path: Path) -> None:
             middle = statistics.median(ratios)
             places.append(place)
             middles.append(middle)
-            ranges.append((middle - min(ratios), max(ratios) - middle))
+            first, third = quartiles(ratios)
+            ranges.append((middle - first, third - middle))
         if places:
             errors = list(zip(*ranges))
             axes.errorbar(middles, places, xerr=errors, fmt="o", color=colour, label=name, markersize=5, elinewidth=1)
@@ -231,7 +232,7 @@ def chart(result: Result, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_yticks(range(len(tasks)), tasks)
     axes.set_ylim(len(tasks) - 0.5, -0.5)
-    axes.set_xlabel("times raw torch (less is better): median of the rounds, lowest and highest")
+    axes.set_xlabel("times raw torch (less is better): median of the rounds, first and third quartile")
     axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
     axes.grid(axis="x", alpha=0.3)
     if tasks:
