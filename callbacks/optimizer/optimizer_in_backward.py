@@ -67,7 +67,8 @@ class OptimizerInBackward(Callback):
     Raises:
         ArgumentError: with several ranks, clipping, gradient accumulation, `fp16`, `auto_find_batch_size`, or an
             optimizer that does not update each weight by itself.
-        HandlerError: if a handler skips the update or changes an option of the optimizer after backward.
+        HandlerError: if a handler skips the update or changes an option of the optimizer after backward, or if the
+            optimizer has a step pre-hook.
         ModelError: if backward computes the gradient of a weight twice in one step.
     """
 
@@ -90,8 +91,8 @@ class OptimizerInBackward(Callback):
     _open: bool = field(default=False, init=False, repr=False, compare=False)
 
     def conflict_with(self, other: Callback) -> str:
-        if isinstance(other, NaNGuard) and other.action == "skip":
-            return "the weights are already updated when it would skip the update. Use the action 'raise' or 'stop'."
+        if isinstance(other, NaNGuard) and other.action != "raise":
+            return "the weights are already updated when it would skip the update. Use the action 'raise'."
         if isinstance(other, WatchModules) and other.gradients:
             return "the gradients do not exist any more when it reads them. Set WatchModules(gradients=False)."
         if isinstance(other, SWA) and other.learning_rate is not None:
@@ -166,6 +167,7 @@ class OptimizerInBackward(Callback):
         if not self._open:
             return
         if not self._norms:
+            self._refuse_early_hooks(update.optimizer)
             self._options = update.options()
         if update.weight in self._norms:
             raise ModelError(
@@ -178,6 +180,14 @@ class OptimizerInBackward(Callback):
         self._norms[update.weight] = torch.linalg.vector_norm(values.detach())
         update()
         update.weight.grad = None
+
+    def _refuse_early_hooks(self, optimizer: Any) -> None:
+        if hooks := optimizer._optimizer_step_pre_hooks:
+            names = ", ".join(getattr(hook, "__qualname__", repr(hook)) for hook in hooks.values())
+            raise HandlerError(
+                f"OptimizerInBackward: the step pre-hook {names} of the optimizer would run after backward, and find "
+                "no gradients. Change gradients with `weight.register_hook`, or leave one of the two out."
+            )
 
     def _norm(self, optimizer: Optimizer, parameters: list[nn.Parameter], limit: float) -> torch.Tensor:
         """Return the norm of all gradients of the step, computed as `clip_gradients` does."""

@@ -10,6 +10,8 @@ import torch
 
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, NonFiniteError, nearest
 
@@ -60,7 +62,8 @@ class NaNGuard(Callback):
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl, grad_norm: Any, loss: Any) -> None:
         self._skipped_before = run.state.steps_skipped if grad_norm is None else None
         if grad_norm is not None:
-            what = self._check(run, grad_norm, loss, run.state.global_step + 1)
+            applied = provides(run.bus.subscribers.values(), Capability.UPDATES_IN_BACKWARD)
+            what = self._check(run, grad_norm, loss, run.state.global_step + 1, applied)
             if what:
                 control.request("skip_update", what)
                 self._stop_if_requested(control, what)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from support.callbacks import Boom, stop_at
+from support.callbacks import Boom, Poison, stop_at
 from support.data import net_samples
 from support.models import Block, Net
 from support.outcomes import same_weights, timeless, weights
@@ -35,7 +35,7 @@ from trainbus import (
 )
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError
-from trainbus.events.errors import HandlerError, ModelError
+from trainbus.events.errors import HandlerError, ModelError, NonFiniteError
 
 UNCLIPPED: dict[str, Any] = {"max_grad_norm": 0.0}
 
@@ -258,6 +258,7 @@ def test_arguments_that_it_cannot_serve_are_refused(tmp_path: Path, arguments: A
     [
         ClipByValue(),
         NaNGuard("skip"),
+        NaNGuard("stop"),
         SaveOnException(),
         WatchModules(),
         SWA(learning_rate=0.1),
@@ -308,6 +309,26 @@ def test_a_skipped_update_and_a_late_learning_rate_are_errors(tmp_path: Path) ->
         built.train()
         ends.append(weights(built.model))
     assert same_weights(*ends)
+
+
+def test_a_step_pre_hook_of_the_optimizer_is_an_error(tmp_path: Path) -> None:
+    def halve(optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Change gradients."""
+
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    optimizer.register_step_pre_hook(halve)
+    before = weights(model)
+    built = net_trainer(tmp_path, OptimizerInBackward(), model=model, optimizers=(optimizer, None), **UNCLIPPED)
+    with pytest.raises(HandlerError, match=r"the step pre-hook .*halve of the optimizer would run after backward"):
+        built.train()
+    assert same_weights(before, weights(model))
+
+
+def test_nan_guard_says_that_the_weights_were_updated(tmp_path: Path) -> None:
+    built = net_trainer(tmp_path, OptimizerInBackward(), NaNGuard(), Poison(2), **UNCLIPPED)
+    with pytest.raises(NonFiniteError, match=r"in step 2\. The weights were updated with them\."):
+        built.train()
 
 
 class Twice(Net):
