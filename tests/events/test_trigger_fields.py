@@ -57,7 +57,7 @@ OWN: dict[str, Callable[[Any], Any]] = {
         (2.5, "it is not a trigger, and every(2.5) is not a whole number of steps."),
         (every, "function is not a trigger. Pass one, such as every(500)"),
     ],
-    ids=repr,
+    ids=lambda value: "function" if value is every else repr(value),
 )
 def test_other_values_are_refused_with_the_remedy(label: str, value: Any, text: str) -> None:
     with pytest.raises(ArgumentError) as caught:
