@@ -42,17 +42,54 @@ def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) ->
         hook: the hook.
         **options: options of `register_forward_hook`.
     """
-    handle = module.register_forward_hook(hook, **options)
+    return _hidden(module, module.register_forward_hook(hook, **options).id)
+
+
+def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[], object]) -> Callable[[], None]:
+    """Call a function that changes modules, and return a function that undoes it.
+
+    Copies and pickles of the modules lack the attributes that the function set, and the forward hooks that it
+    registered. To undo, `undo` is called first. Then each attribute gets its former value, and the hooks are removed.
+    """
+    before = [(module, dict(vars(module)), {*module._forward_hooks}) for module in model.modules()]
+    change()
+    restore: list[Callable[[], None]] = []
+    for module, former, hooks in before:
+        for name, value in [*vars(module).items()]:
+            if name != "__getstate__" and former.get(name, _ABSENT) is not value:
+                _put(module, name, former.get(name, _ABSENT))
+                restore.append(replace_attribute(module, name, value))
+        restore += [_hidden(module, each) for each in [*module._forward_hooks] if each not in hooks]
+
+    def back() -> None:
+        undo()
+        for step in restore:
+            step()
+
+    return back
+
+
+def _hidden(module: nn.Module, hook: int) -> Callable[[], None]:
+    """Leave a forward hook out of copies of a module. Return a function that removes the hook."""
     changes = _changes_of(module)
-    changes.hooks.append(handle.id)
+    changes.hooks.append(hook)
 
     def remove() -> None:
-        handle.remove()
-        if handle.id in changes.hooks:
-            changes.hooks.remove(handle.id)
+        for name in _HOOKS:
+            vars(module)[name].pop(hook, None)
+        if hook in changes.hooks:
+            changes.hooks.remove(hook)
         changes.end()
 
     return remove
+
+
+def _put(module: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute, or delete it."""
+    if value is _ABSENT:
+        vars(module).pop(name, None)
+    else:
+        vars(module)[name] = value
 
 
 class _Changes:
@@ -100,11 +137,7 @@ class _Changes:
         if values:
             vars(self.module)[name] = values[-1]
             return
-        former = self.former.pop(name)
-        if former is _ABSENT:
-            vars(self.module).pop(name, None)
-        else:
-            vars(self.module)[name] = former
+        _put(self.module, name, self.former.pop(name))
         self.end()
 
     def end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ModelError
 from ...events.stages import Stage
+from ..base.module_changes import change_by
 from .blocks import Kinds, modules_of
 from .forwards import recomputed, replace_forward
 
@@ -56,11 +58,16 @@ class GradientCheckpointing(Callback):
         elif hasattr(model, "activation_checkpointing_enable"):
             options = dict(self.options)
             special = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
-            model.activation_checkpointing_enable(activation_checkpointing_kwargs=options or None, **special)
-            self._undo.append(model.activation_checkpointing_disable)
+            enable = partial(
+                model.activation_checkpointing_enable, activation_checkpointing_kwargs=options or None, **special
+            )
+            self._undo.append(change_by(model, enable, model.activation_checkpointing_disable))
         elif hasattr(model, "gradient_checkpointing_enable"):
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=self.options or None)
-            self._undo.append(getattr(model, "gradient_checkpointing_disable", _nothing))
+            enable = partial(model.gradient_checkpointing_enable, gradient_checkpointing_kwargs=self.options or None)
+            if hasattr(model, "gradient_checkpointing_disable"):
+                self._undo.append(change_by(model, enable, model.gradient_checkpointing_disable))
+            else:
+                enable()
         else:
             kinds = sorted({type(module).__name__ for module in model.modules() if module is not model})
             raise ModelError(
@@ -76,7 +83,3 @@ class GradientCheckpointing(Callback):
         undo, self._undo = self._undo, []
         for step in undo:
             step()
-
-
-def _nothing() -> None:
-    """Do nothing: the model has no method that disables it."""

@@ -35,6 +35,8 @@ DATA: dict[str, Any] = {"train_dataset": text_samples(), "eval_dataset": text_sa
 
 CHANGES: dict[str, Any] = {
     "blocks recomputed": lambda: [GradientCheckpointing(blocks=("LlamaDecoderLayer",))],
+    "recomputed by the model": lambda: [GradientCheckpointing()],
+    "recomputed with nested backwards": lambda: [GradientCheckpointing({"use_reentrant": True})],
     "model offloaded": lambda: [OffloadActivations(min_bytes=0)],
     "blocks offloaded": lambda: [OffloadActivations(blocks=("LlamaDecoderLayer",), min_bytes=0)],
     "loss in chunks": lambda: [ChunkedCrossEntropy()],
