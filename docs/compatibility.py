@@ -37,8 +37,8 @@ DIFFERS = {
         "The arguments fill missing sections of the configuration, as in transformers 4. Checkpoints are plain files."
     ),
     "fsdp": (
-        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. An option of `fsdp_config` gathers weights in half "
-        "precision."
+        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config={'mixed_precision': 'bf16'}` gathers "
+        "weights in half precision."
     ),
     "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
@@ -47,8 +47,8 @@ DIFFERS = {
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
     "minimum_eval_times": (
-        "An argument of PaddleNLP, which rounds the evaluation interval to tens. trainbus does not. "
-        "`eval_strategy='epoch'` is an error."
+        "An argument of PaddleNLP. trainbus does not round the evaluation interval to tens. It refuses the argument "
+        "with `eval_strategy='epoch'`."
     ),
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "The tracker chooses the default.",
@@ -62,7 +62,7 @@ DIFFERS = {
     "sharding": (
         "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
     ),
-    "sharding_degree": "An argument of PaddleNLP, with the meaning that it has there.",
+    "sharding_degree": "An argument of PaddleNLP. It has the same meaning as in PaddleNLP.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
     "sharded_ddp": (
         "An argument of transformers 4. `simple` uses fairscale. Other values use FSDP2, or the FSDP of fairscale if "
@@ -97,7 +97,7 @@ def page(table: Table, notice: str) -> list[str]:
         "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
         "for "
         "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for it. "
-        "An argument of transformers that is only in [All arguments](#all-arguments) behaves as in transformers.",
+        "An argument of transformers behaves as in transformers if only [All arguments](#all-arguments) lists it.",
         "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use "
         "instead.",
         "## Summary",

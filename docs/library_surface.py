@@ -35,8 +35,8 @@ DIFFERS = {
     "Trainer": {
         "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
         "callback_handler": (
-            "If a program replaces `call_event`, the new function calls the transformers callbacks, in the stage "
-            "`DECIDE`."
+            "A program may replace `call_event`. The engine calls the replacement in the stage `DECIDE`. The "
+            "replacement calls the transformers callbacks."
         ),
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
         "objective": (

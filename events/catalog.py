@@ -239,7 +239,7 @@ EVENTS: tuple[Event, ...] = (
     Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
     Event(
         "on_commit",
-        "A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further.",
+        "A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further.",
         (_CHECKPOINT,),
     ),
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),

@@ -83,7 +83,7 @@ class EventMethods:
         """The values of a checkpoint are copied. The weights may change again."""
 
     def on_commit(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
+        """A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further."""
 
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk."""

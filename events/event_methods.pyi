@@ -542,7 +542,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
+            """A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further."""
 
         def on_save(
             self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
+        """A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further."""
 
     def on_save(
         self,

@@ -150,7 +150,7 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logged values by the names of the table columns. The summary of a training has no columns."""
+    """Return logged values by the names of the table columns. Return {} for the summary of a training."""
     if "train_runtime" in logs:
         return {}
     return {

@@ -29,7 +29,7 @@ NEVER_CALLED: dict[str, str] = {
     "_sync_replicated_trainable_parameters": _WRAPPED,
     "_track_num_input_tokens": "count in `on_batch`.",
     "_tune_save_checkpoint": _SEARCH,
-    "_update_auto_batch_size": "`auto_find_batch_size` updates it.",
+    "_update_auto_batch_size": "`auto_find_batch_size` updates `run.train_batch_size`.",
     "propagate_args_to_deepspeed": _RANKS,
     "set_initial_training_values": "`run.plan` has the length of the run. Handle `on_train_begin`.",
     "store_flos": "`CountFlops` adds to `state.total_flos`. Override `floating_point_ops`.",

@@ -1,4 +1,4 @@
-"""as_transformers: the training names of transformers refer to trainbus."""
+"""`as_transformers`, a function that replaces `transformers.Trainer` and related names by those of trainbus."""
 
 from __future__ import annotations
 

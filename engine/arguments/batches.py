@@ -35,13 +35,13 @@ class BatchArguments(Group):
     )
     limit_train_batches: float | None = arg(
         None,
-        "Batches per rank of each epoch to train on, or a fraction of the epoch below 1. None: all. The first "
-        "batches are used.",
+        "Number of batches per rank to train on in each epoch; a value below 1 is a fraction of the epoch. None: all. "
+        "The first batches are used.",
     )
     limit_eval_batches: float | None = arg(
         None,
-        "Batches per rank of each dataset to evaluate, or a fraction of them below 1. None: all. The first batches "
-        "are used.",
+        "Number of batches per rank to evaluate of each dataset; a value below 1 is a fraction of the batches. None: "
+        "all. The first batches are used.",
     )
     average_tokens_across_devices: bool = arg(
         True, "Average the loss over the tokens of all processes. False: each process averages over its own tokens."

@@ -22,9 +22,7 @@ class EvaluationArguments(Group):
         "Steps between two evaluations, for `eval_strategy='steps'`. Below 1: a fraction of the run. None or 0: "
         "`logging_steps`.",
     )
-    eval_delay: float = arg(
-        0, "Steps or epochs (the unit of `eval_strategy`) at the start of the run without evaluations."
-    )
+    eval_delay: float = arg(0, "Steps or epochs (the unit of `eval_strategy`) to wait before evaluations begin.")
     eval_on_start: bool = arg(False, "Evaluate before the first step, to find errors of the evaluation early.")
     eval_rows: int | None = arg(
         None,

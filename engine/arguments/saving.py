@@ -41,8 +41,8 @@ class SavingArguments(Group):
     )
     async_save: bool = arg(
         True,
-        "Copy a checkpoint to host memory. A background thread of each process writes it while training continues. "
-        "With a handler of on_save, training waits for the write.",
+        "Write checkpoints on a background thread of each process, while training continues. The thread writes a copy "
+        "in host memory. With a handler of on_save, training waits for the write.",
         none=True,
     )
     link_unchanged: bool = arg(

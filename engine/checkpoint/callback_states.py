@@ -149,7 +149,7 @@ class CallbackStates:
 
         Args:
             states: the states of a checkpoint by id.
-            owners: what `owners` returned when they were saved.
+            owners: the result of the method `owners` when the states were saved.
         """
         attached = {
             owner_id: callback
@@ -206,7 +206,8 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
     Args:
         callback: the callback.
         attributes: the attributes of the callback when it was attached. Default: its current settings.
-        saved: leave out attributes that changed since the callback was attached: they are state, not settings.
+        saved: whether the identity is saved with a state. True leaves out attributes that changed since the callback
+            was attached, because these attributes are state and not settings. Dataclasses ignore `saved`.
     """
     settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
     return {

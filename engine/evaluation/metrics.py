@@ -26,8 +26,9 @@ def finished_metrics(
         row_losses: loss of each row, shape (rows,); None if the evaluation has no loss.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
-        batch_size: number of rows of every batch except the last, if each batch is a random sample. The metric
-            `<prefix>_loss_ci` is then half the width of the 95 % confidence interval of the mean loss.
+        batch_size: number of rows of every batch except the last. Pass it only if the rows are chosen at random. With
+            two batches or more, it adds the metric `<prefix>_loss_ci`: half the width of the 95 % confidence interval
+            of the mean loss.
 
     Raises:
         ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several

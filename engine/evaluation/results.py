@@ -51,7 +51,7 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows that count: the size of the dataset, or every row of a stream."""
+        """Number of rows without padding rows: the size of the dataset, or all gathered rows of a stream."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property

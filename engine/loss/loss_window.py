@@ -87,7 +87,10 @@ class LossWindow:
             self.nonfinite_step = step
 
     def drain(self) -> float:
-        """Move the sum into `total` and return it, averaged over ranks. Every rank must call it."""
+        """Return the sum, averaged over ranks. Add this average to `total`, and set the sum to 0.
+
+        Every rank must call this method.
+        """
         moved = self._gather(self._sum).mean().item()
         self._sum.zero_()
         self.total += moved

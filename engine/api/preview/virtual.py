@@ -273,7 +273,7 @@ class VirtualResumption(Resumption):
         """Do nothing: there is no model."""
 
     def restore(self, feed: Any) -> None:
-        """Restore the callbacks, the schedule and the window of the losses."""
+        """Restore callbacks, learning-rate schedule and the sum of the training losses from the checkpoint."""
         run: Any = self.run
         states, owners = self.checkpoint.callbacks_and_owners()
         attached = {type(callback).__name__ for callback in run.bus.subscribers.values()}

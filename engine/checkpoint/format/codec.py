@@ -57,7 +57,8 @@ def load_values(
     Args:
         path: the file. The shards of its tensors are in other files of the same folder.
         whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
-        folder: the checkpoint that the file belongs to. Default: the folder of the file, with its manifest read now.
+        folder: the checkpoint that the file belongs to. Its manifest may be in memory already. Default: the folder of
+            the file. Its manifest is read from disk if necessary.
         cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache and are
             read completely.
 
