@@ -62,8 +62,7 @@ class NaNGuard(Callback):
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl, grad_norm: Any, loss: Any) -> None:
         self._skipped_before = run.state.steps_skipped if grad_norm is None else None
         if grad_norm is not None:
-            applied = provides(run.bus.subscribers.values(), Capability.UPDATES_IN_BACKWARD)
-            what = self._check(run, grad_norm, loss, run.state.global_step + 1, applied)
+            what = self._check(run, grad_norm, loss, run.state.global_step + 1)
             if what:
                 control.request("skip_update", what)
                 self._stop_if_requested(control, what)
@@ -79,6 +78,7 @@ class NaNGuard(Callback):
             self._in_a_row = 0
             return ""
         self._in_a_row += 1
+        applied = applied or provides(run.bus.subscribers.values(), Capability.UPDATES_IN_BACKWARD)
         what = f"the gradient norm is {float(norm)} and the loss {float(loss)} in step {step}"
         if applied or self.action == "raise" or self._in_a_row > self.limit:
             result = "The weights were updated with them" if applied else "The weights were not updated"
