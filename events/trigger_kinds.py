@@ -41,6 +41,13 @@ class Trigger:
         """Return whether the trigger is due `now`. `before` is the moment at which it was last due."""
         raise NotImplementedError
 
+    def due_again(self, now: Moment, before: Moment | None) -> bool:
+        """Return whether the trigger is due `now`, and was not due before in the same step.
+
+        The end of a step and the end of its epoch are two moments of one step.
+        """
+        return (before is None or before.step != now.step) and self.due(now, before)
+
     def wakes(self, step: int, max_steps: int) -> float:
         """Return a step after `step` before which the trigger is never due; infinity if it is never due again.
 

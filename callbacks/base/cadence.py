@@ -110,7 +110,7 @@ class Cadence(Callback):
         now = run.moment(place)
         if self.trigger.priced:
             now = now._replace(cost=self._cost_of_last())
-        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
+        if self.trigger.due_again(now, self._last):
             self._last = now
             run.control.request(self.flag, f"due by {self.trigger!r}")
 

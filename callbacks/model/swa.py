@@ -83,9 +83,7 @@ class SWA(AveragedWeights):
 
     def _add_if_due(self, run: Run, place: Place) -> None:
         now = run.moment(place)
-        if not self._averages(run) or (self._last is not None and self._last.step == now.step):
-            return
-        if not self.trigger.due(now, self._last):
+        if not self._averages(run) or not self.trigger.due_again(now, self._last):
             return
         self._last = now
         if not self._average:

@@ -72,7 +72,7 @@ class CollectGarbage(Callback):
         self._collect_if_due(run.moment("epoch"))
 
     def _collect_if_due(self, now: Moment) -> None:
-        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
+        if self.trigger.due_again(now, self._last):
             self._last = now
             gc.collect()
 

@@ -46,6 +46,6 @@ class EmptyCache(Callback):
         self._empty_if_due(run.moment("epoch"))
 
     def _empty_if_due(self, now: Moment) -> None:
-        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
+        if self.trigger.due_again(now, self._last):
             self._last = now
             torch.cuda.empty_cache()  # does nothing without a GPU
