@@ -208,14 +208,14 @@ class Timeline:
             self._add_up(taken)
             return
         self._add_up(taken[: starts[0] + 2])
-        for start, end in pairwise(starts):
-            is_rare = self._row_is_rare or any(start < place <= end for place in looks)
+        for start, stop in pairwise(starts):
+            is_rare = self._row_is_rare or any(start < place <= stop for place in looks)
             self._since_sample += 1
             if is_rare or self._since_sample >= SAMPLE:
                 self._since_sample = self._since_sample if is_rare else 0
-                self._add_up(taken[start + 2 : end + 2])
+                self._add_up(taken[start + 2 : stop + 2])
             else:
-                passed, self._since = taken[end + 1] - self._since, taken[end + 1]
+                passed, self._since = taken[stop + 1] - self._since, taken[stop + 1]
                 self._whole_time += passed
                 self._whole_steps += 1
                 self.steps += 1

@@ -29,6 +29,7 @@ from trainbus.events.timeline import (
     SAVES,
     SCOPES,
     STEP,
+    Sums,
     Timeline,
 )
 
@@ -240,15 +241,29 @@ def step(timeline: Timeline, at: int, *, handler: Any, evaluates: int = 0) -> in
     return at + 100 + evaluates
 
 
-def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
+def stepped(steps: int, often: int = 0) -> tuple[Timeline, Sums, int]:
+    """Mark steps with a handler named `Slow`, and an evaluation at every hundredth.
+
+    Args:
+        steps: the number of steps.
+        often: fold after this number of steps. Default: if the list of marks is full.
+
+    Returns:
+        The timeline, its sums, and the time at the end.
+    """
     timeline, at, slow = opened(), 0, Subscribed("Slow")
-    for number in range(1, 1001):
+    for number in range(1, steps + 1):
         at = step(timeline, at, handler=slow, evaluates=5000 if number % 100 == 0 else 0)
-        if len(timeline.marks) > FULL:
+        if number % often == 0 if often else len(timeline.marks) > FULL:
             timeline.fold_steps()
     timeline.marks += (STEP, at)
     sums = timeline.sums()
     timeline._watches = False
+    return timeline, sums, at
+
+
+def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
+    timeline, sums, at = stepped(1000)
     assert timeline.steps == 1000
     assert timeline.times[EVALUATE] == 10
     assert sums.parts[EVALUATE] == 50_000
@@ -264,14 +279,7 @@ def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
 @pytest.mark.parametrize("often", [1, 7, 100])
 def test_sums_do_not_depend_on_the_moments_of_the_folds(often: int) -> None:
     """The time of all steps is the same, wherever the list of marks is full."""
-    timeline, at, slow = opened(), 0, Subscribed("Slow")
-    for number in range(1, 501):
-        at = step(timeline, at, handler=slow, evaluates=5000 if number % 100 == 0 else 0)
-        if number % often == 0:
-            timeline.fold_steps()
-    timeline.marks += (STEP, at)
-    sums = timeline.sums()
-    timeline._watches = False
+    timeline, sums, at = stepped(500, often)
     assert timeline.steps == 500
     assert sums.parts[EVALUATE] == 25_000
     assert sum(sums.parts.values()) == pytest.approx(at)
