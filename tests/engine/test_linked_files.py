@@ -108,6 +108,34 @@ def test_no_file_is_linked_to_one_that_changed_after_its_save(later: bool, tmp_p
     assert any(name.startswith("model-") for name in shared(two, three))
 
 
+def test_the_first_save_makes_a_folder_that_does_not_exist(tmp_path: Path):
+    """The folder may also be deleted between two saves."""
+    run = linking(tmp_path / "deep" / "out", async_save=False)
+    run.on("on_save_begin", lambda: shutil.rmtree(tmp_path / "deep", ignore_errors=True), once=2)
+    run.train()
+    assert [path.name for path in sorted((tmp_path / "deep" / "out").glob("checkpoint-*"))] == [
+        "checkpoint-2",
+        "checkpoint-3",
+    ]
+    assert problems(tmp_path / "deep" / "out" / "checkpoint-3", full=True) == []
+
+
+def test_no_file_is_linked_to_a_symbolic_link(tmp_path: Path):
+    """It may point to a file outside of the checkpoint."""
+    run = linking(tmp_path / "out", async_save=False)
+
+    def move_outside() -> None:
+        for path in (tmp_path / "out" / "checkpoint-1").glob("model-*"):
+            path.rename(tmp_path / path.name)
+            path.symlink_to(tmp_path / path.name)
+
+    run.on("on_commit", move_outside, once=1)
+    run.train()
+    _, two, three = steps(tmp_path / "out")
+    assert problems(two, full=True) == problems(three, full=True) == []
+    assert not any(path.is_symlink() for path in two.iterdir())
+
+
 @pytest.mark.parametrize("manifest", ["", "{", '{"files": 3}'], ids=["empty", "torn", "wrong"])
 def test_a_last_checkpoint_without_a_good_manifest_is_not_linked_to(manifest: str, tmp_path: Path):
     linking(tmp_path, max_steps=1).train()

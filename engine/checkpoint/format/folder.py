@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import MANIFEST, STATE
+from .hashing import AnyDigest, digest_in
 from .manifest import rank_of, read_manifest
 
 
@@ -32,10 +33,19 @@ class CheckpointFolder:
         return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
     @cached_property
+    def digests(self) -> dict[str, AnyDigest] | None:
+        """The digests of the files that belong to the checkpoint, by name; None if no manifest lists them.
+
+        Raises:
+            CheckpointError: if the manifest cannot be read or is invalid.
+        """
+        files = None if self.manifest is None else self.manifest.get("files")
+        return None if files is None else {name: digest_in(entry) for name, entry in files.items()}
+
+    @cached_property
     def names(self) -> frozenset[str] | None:
         """The names of the files that belong to the checkpoint; None if no manifest lists them."""
-        files = None if self.manifest is None else self.manifest.get("files")
-        return None if files is None else frozenset(files)
+        return None if self.digests is None else frozenset(self.digests)
 
     @cached_property
     def state_bytes(self) -> bytes:

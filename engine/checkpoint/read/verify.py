@@ -26,7 +26,7 @@ from ..format.files import (
     STATE,
 )
 from ..format.folder import CheckpointFolder
-from ..format.hashing import Algorithm, AnyDigest, at_once, digest_in, digest_of, digest_of_bytes
+from ..format.hashing import Algorithm, AnyDigest, at_once, digest_of, digest_of_bytes
 from ..format.manifest import inside
 
 Read = Callable[[Path, Algorithm], AnyDigest]
@@ -102,10 +102,9 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
         return [str(error)]
     if manifest is None and (name := _native_file(path)):
         return [f"{MANIFEST} is missing, but {name} exists: without it, the files cannot be verified"]
-    files = None if manifest is None else manifest.get("files")
-    if files is None:
+    listed = folder.digests
+    if listed is None:
         return _missing(folder) or (_unreadable(path) if full else [])
-    listed = {name: digest_in(entry) for name, entry in files.items()}
     found = {name: _wrong_size(path, name, digest, check) for name, digest in listed.items()}
     if full:
         whole = [name for name, problem in found.items() if not problem]

@@ -49,16 +49,11 @@ class HashedFile:
 class Staging:
     """The hidden folder that a checkpoint is written into before it gets its final name."""
 
-    def __init__(self, target: Path, name: Hidden, links: Links = NO_LINKS) -> None:
-        """Use the folder `name`, which becomes `target`.
-
-        Args:
-            target: the final folder.
-            name: the name of the hidden folder.
-            links: replaces unchanged files by links to an earlier checkpoint. Default: all files are written.
-        """
+    def __init__(self, target: Path, name: Hidden) -> None:
+        """Use the folder `name`, which becomes `target`."""
         self.target = target
-        self._links = links
+        self.links: Links = NO_LINKS
+        """Replaces unchanged files by links to an earlier checkpoint."""
         self.name = name
         self.path = target.with_name(str(name))
         self._algorithm = to_write()
@@ -84,10 +79,11 @@ class Staging:
             with open(self.path / name, "xb") as file:
                 hashed = HashedFile(file, thread, self._algorithm)
                 yield hashed
-            if name not in self._links:
+            linkable = name in self.links
+            if not linkable:
                 self._synchronise(self.path / name)  # while a slow hash is computed
             digest = self.digests[name] = hashed.digest()
-            if name in self._links and not self._links.replace(self.path / name, name, digest):
+            if linkable and not self.links.replace(self.path / name, name, digest):
                 self._synchronise(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
@@ -102,7 +98,7 @@ class Staging:
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and name not in self.digests and name not in self._reading:
                 path.chmod(allowed)
-                if name in self._links:
+                if name in self.links:
                     self._reading[name] = self._beside.submit(self._link_or_synchronise, path, name)
                 else:
                     self._reading[name] = self._beside.submit(digest_of, path, self._algorithm)
@@ -110,7 +106,7 @@ class Staging:
 
     def _link_or_synchronise(self, path: Path, name: str) -> AnyDigest:
         digest = digest_of(path, self._algorithm)
-        if not self._links.replace(path, name, digest):
+        if not self.links.replace(path, name, digest):
             _synchronise(path)
         return digest
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ....events.errors import CheckpointError
 from ..format.files import step_of
 from ..format.folder import CheckpointFolder
-from ..format.hashing import AnyDigest, digest_in
+from ..format.hashing import AnyDigest
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ class Links:
             return False
         earlier, link = self._folder / name, path.with_name(f"{path.name}.link")
         try:
-            if not filecmp.cmp(path, earlier, shallow=False):
+            # A link to a symbolic link may point to a file outside of the checkpoint, which makes it invalid.
+            if earlier.is_symlink() or not filecmp.cmp(path, earlier, shallow=False):
                 return False
             os.link(earlier, link)
             os.replace(link, path)
@@ -72,8 +73,7 @@ def links_to_last(output_dir: Path) -> Links:
         return NO_LINKS
     last = CheckpointFolder(steps[max(steps)])
     try:
-        listed = (last.manifest or {}).get("files", {})
-    except CheckpointError as error:
+        return Links(last.path, last.digests or {})
+    except (CheckpointError, OSError) as error:
         logger.info("No file is linked to %s: %s", last.path, error)
         return NO_LINKS
-    return Links(last.path, {name: digest_in(entry) for name, entry in listed.items()})

@@ -13,7 +13,7 @@ from ..format.tensor_file import write_tensors
 from ..protocols import SavableRun, SavingRanks
 from .commit import Staging
 from .disk_space import check_space, explained
-from .links import NO_LINKS, links_to_last
+from .links import links_to_last
 from .snapshot import Snapshot
 
 T = TypeVar("T")
@@ -39,8 +39,7 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
     named = ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
     # The last rank up to this one that saves creates the folder: rank 0, or the first rank of this machine.
     name: Hidden = [name for saves, name in named[: ranks.rank + 1] if saves][-1]
-    links = links_to_last(checkpoint.path.parent) if snapshot.link_unchanged else NO_LINKS
-    staging = Staging(checkpoint.path, name, links)
+    staging = Staging(checkpoint.path, name)
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
             together(ranks, checkpoint.step, lambda: _prepare(run, staging, snapshot.needed))
@@ -87,6 +86,8 @@ def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[s
             f"{staging.path.parent} is not the folder that the first rank writes into. Give all ranks the same "
             "`output_dir`, on a shared disk. If machines share no disk, set `save_on_each_node`."
         )
+    if snapshot.link_unchanged:
+        staging.links = links_to_last(staging.path.parent)
     snapshot.write_model(str(staging.path))
     if single_process:  # with several ranks, another one may be writing a file
         staging.add_written_files()
