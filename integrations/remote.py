@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,6 +23,9 @@ from ..events.stages import Stage, order
 
 logger = logging.getLogger(__name__)
 
+BESIDE = ".upload-"
+"""The start of the name of a remote folder with a copy that replaces an earlier copy of the same step."""
+
 
 @dataclass
 class RemoteStore(Callback):
@@ -33,13 +36,15 @@ class RemoteStore(Callback):
 
     `url` may name any store that fsspec knows: `s3://`, `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies a
     checkpoint on a thread while training continues. The manifest is copied last, so a remote checkpoint without a
-    manifest is incomplete and never used. If the store has a newer checkpoint than the output folder, a new trainer
-    fetches and verifies this checkpoint. If the retention policy deletes a local checkpoint of this run, the callback
-    deletes its remote copy too. With `save_on_each_node`, checkpoints of other machines are not copied.
+    manifest is incomplete and never used. If the store already has a checkpoint of the same step, the new copy replaces
+    it only when the new copy is complete. If the store has a newer checkpoint than the output folder, a new trainer
+    fetches and verifies this checkpoint. If the newest remote checkpoint is damaged, a warning names it, and the next
+    one is fetched. If the retention policy deletes a local checkpoint of this run, the callback deletes its remote copy
+    too. With `save_on_each_node`, checkpoints of other machines are not copied.
 
     Raises:
         ArgumentError: if `url` has no protocol, or if the package for the protocol is missing.
-        CheckpointError: if the store fails and `on_store_error` is `raise`.
+        CheckpointError: if the store fails, or its newest checkpoint is damaged, and `on_store_error` is `raise`.
     """
 
     url: str = "memory://checkpoints"
@@ -72,7 +77,8 @@ class RemoteStore(Callback):
     def on_init_end(self, run: Run) -> None:
         system, folder = self._open()
         if self.fetch and run.args.should_save:
-            self._guarded(lambda: fetch_newest(system, folder, run.args.output_path), "read")
+            strict = self.on_store_error == "raise"
+            self._guarded(lambda: fetch_newest(system, folder, run.args.output_path, strict), "read")
         run.ranks.barrier()  # no rank looks for a checkpoint before it is here
 
     @order(Stage.PREPARE)
@@ -95,7 +101,7 @@ class RemoteStore(Callback):
         own = SavedCheckpoint.open(path).run_id
         for name, (_, run_id) in complete_checkpoints(system, folder, without=here).items():
             if run_id == own:  # those of other runs stay
-                system.rm(str(folder / name), recursive=True)
+                remove(system, folder / name)
 
     @order(Stage.RELEASE)
     def on_train_end(self) -> None:
@@ -119,60 +125,109 @@ class RemoteStore(Callback):
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
     """Copy a checkpoint folder into a store.
 
-    The manifest is copied last, because a copy with a manifest counts as complete.
+    If the store has a complete checkpoint of this name, it stays until the new copy is complete under another name. So
+    the store has a complete copy at every moment.
     """
-    target = folder / checkpoint.name
-    if system.exists(str(target)):
-        system.rm(str(target), recursive=True)
-    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-    for path in sorted(files, key=lambda path: path.name == MANIFEST):
-        remote = target / path.relative_to(checkpoint).as_posix()
+    target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
+    local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
+    if is_complete(system, target):
+        remove(system, beside)
+        _put(system, beside, local)
+    if is_complete(system, beside):  # now, or a copy that a killed process did not move any more
+        remove(system, target)
+    _put(system, target, local)
+    remove(system, beside)
+
+
+def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
+    """Copy files into a folder of a store that does not exist or is incomplete. The manifest is copied last."""
+    remove(system, target)
+    for name in sorted(local, key=lambda name: (name == MANIFEST, name)):
+        remote = target / name
         system.makedirs(str(remote.parent), exist_ok=True)
-        system.put_file(str(path), str(remote))
+        system.put_file(str(local[name]), str(remote))
+
+
+def is_complete(system: Any, target: PurePosixPath) -> bool:
+    """Return whether a folder of a store has a manifest."""
+    return bool(system.exists(str(target / MANIFEST)))
+
+
+def remove(system: Any, target: PurePosixPath) -> None:
+    """Delete a folder of a store, if it exists. Its manifest is deleted first, so the rest counts as incomplete."""
+    if is_complete(system, target):
+        system.rm_file(str(target / MANIFEST))
+    if system.exists(str(target)):  # object stores have no folders without files
+        system.rm(str(target), recursive=True)
 
 
 def complete_checkpoints(
     system: Any, folder: PurePosixPath, without: Collection[str] = ()
 ) -> dict[str, tuple[float, str]]:
-    """Return the complete checkpoints in a folder of a store: name -> (time of the save, id of the run).
+    """Return the complete checkpoints in a folder of a store: name of the folder -> (time of the save, id of the run).
+
+    A killed process can leave a complete checkpoint under the name of a copy in progress; see `checkpoint_name`.
 
     Args:
         system: the file system of the store.
         folder: the folder.
-        without: names that are left out, and are not read.
+        without: names of checkpoints that are left out, and are not read.
     """
     found = {}
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
         name = PurePosixPath(path).name
-        manifest = str(folder / name / MANIFEST)
-        if name not in without and step_of(Path(name)) is not None and system.exists(manifest):
-            facts = json.loads(system.cat_file(manifest))
-            found[name] = float(facts.get("time", 0.0)), str(facts.get("run_id", ""))
+        checkpoint = checkpoint_name(name)
+        if checkpoint in without or step_of(Path(checkpoint)) is None or not is_complete(system, folder / name):
+            continue
+        facts = json.loads(system.cat_file(str(folder / name / MANIFEST)))
+        found[name] = float(facts.get("time", 0.0)), str(facts.get("run_id", ""))
     return found
 
 
-def fetch_newest(system: Any, folder: PurePosixPath, output: Path) -> None:
+def checkpoint_name(folder: str) -> str:
+    """Return the name of the checkpoint in a remote folder. `.upload-checkpoint-4` holds a copy of `checkpoint-4`."""
+    return folder.removeprefix(BESIDE)
+
+
+def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool = True) -> None:
     """Copy the newest complete checkpoint of a store into an output folder, if the folder has no newer checkpoint.
 
+    Args:
+        system: the file system of the store.
+        folder: the folder in the store.
+        output: the output folder.
+        strict: whether a damaged checkpoint is an error. If False, it is a warning, and the next checkpoint is tried.
+
     Raises:
-        CheckpointError: if the copy does not agree with its manifest.
+        CheckpointError: if the copy does not agree with its manifest, and `strict` is True.
     """
     remote = complete_checkpoints(system, folder)
     newest_here = max((saved.time for saved in list_checkpoints(output)), default=0.0)
-    if not remote or max(remote.values())[0] <= newest_here:
-        return
-    name = max(remote, key=lambda each: remote[each])
-    staging = output / f".fetch-{name}"
+    for name in sorted(remote, key=lambda each: remote[each], reverse=True):
+        if remote[name][0] <= newest_here:
+            return
+        wrong = fetch(system, folder / name, output / checkpoint_name(name))
+        if not wrong:
+            logger.info("Fetched %s.", folder / name)
+            return
+        text = f"The remote checkpoint {folder / name} is damaged: {'; '.join(wrong)}."
+        if strict:
+            raise CheckpointError(text)
+        logger.warning("%s It is not used.", text)
+
+
+def fetch(system: Any, root: PurePosixPath, target: Path) -> list[str]:
+    """Copy a remote checkpoint to a local folder, unless it is damaged. Return the problems of a damaged one."""
+    staging = target.with_name(f".fetch-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    root = folder / name
     for path in system.find(str(root)):
         local = staging / PurePosixPath(path).relative_to(PurePosixPath(system._strip_protocol(str(root))))
         local.parent.mkdir(parents=True, exist_ok=True)
         system.get_file(path, str(local))
     if wrong := SavedCheckpoint.open(staging).problems(full=True):
         shutil.rmtree(staging)
-        raise CheckpointError(f"The remote checkpoint {root} is damaged: {'; '.join(map(str, wrong))}.")
-    shutil.rmtree(output / name, ignore_errors=True)
-    staging.rename(output / name)
-    logger.info("Fetched %s.", root)
+        return [str(problem) for problem in wrong]
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+    return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from support.outcomes import same_weights, weights  # noqa: E402
 from support.trainers import net_trainer  # noqa: E402
 from trainbus import Checkpoint, Keep, RemoteStore, every  # noqa: E402
 from trainbus.events.errors import ArgumentError, CheckpointError  # noqa: E402
+from trainbus.integrations.remote import fetch_newest, upload  # noqa: E402
 
 MEMORY = "memory://run"
 
@@ -97,6 +98,68 @@ def test_a_damaged_copy_is_named(tmp_path: Path, an_empty_store: Any, caplog: py
     with pytest.raises(CheckpointError, match="is damaged"):
         net_trainer(tmp_path / "third", RemoteStore(MEMORY, on_store_error="raise"))
     assert not list((tmp_path / "third").glob("checkpoint-*"))
+
+
+def test_an_older_copy_is_fetched_if_the_newest_is_damaged(tmp_path: Path, an_empty_store: Any) -> None:
+    broken(tmp_path / "first", MEMORY)
+    an_empty_store.rm("/run/checkpoint-4/model.safetensors")
+    net_trainer(tmp_path / "second", RemoteStore(MEMORY))
+    assert {path.name for path in (tmp_path / "second").iterdir()} == {"checkpoint-3"}
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+def test_a_step_that_is_copied_again_has_a_complete_copy_after_a_kill_at_any_call(
+    tmp_path: Path, an_empty_store: Any, monkeypatch: pytest.MonkeyPatch, leftover: bool
+) -> None:
+    broken(tmp_path / "first", MEMORY)
+    store, folder = an_empty_store, PurePosixPath("/run")
+    cls, calls = type(store), 0
+
+    class KilledError(Exception):
+        """A kill of the process at a call of the store."""
+
+    def counted(name: str) -> Any:
+        real = getattr(cls, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                raise KilledError
+            return real(*args, **options)
+
+        return call
+
+    # The memory store deletes a folder with `rm_file` for each file.
+    for name in ("put_file", "rm_file", "makedirs", "rmdir"):
+        monkeypatch.setattr(cls, name, counted(name))
+    killed = 0
+    while True:
+        calls = killed
+        try:
+            upload(store, folder, tmp_path / "first" / "checkpoint-4")
+            break
+        except KilledError:
+            killed += 1
+        calls = 10**9
+        fetched = tmp_path / f"fetched-{killed}"
+        fetch_newest(store, folder, fetched)
+        assert [path.name for path in fetched.iterdir()] == ["checkpoint-4"]
+        if not leftover:  # else the next copy begins with what this one left
+            upload(store, folder, tmp_path / "first" / "checkpoint-4")
+    calls = 10**9
+    assert killed > 20
+    assert names(MEMORY) == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+
+
+def test_a_deletion_begins_with_the_manifest(
+    tmp_path: Path, an_empty_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    cls = type(an_empty_store)
+    monkeypatch.setattr(cls, "rm_file", lambda store, path, real=cls.rm_file: deleted.append(path) or real(store, path))
+    broken(tmp_path, MEMORY, Keep(last=3))
+    assert deleted[0] == "/run/checkpoint-1/manifest.json"
 
 
 def test_a_newer_local_checkpoint_stays(tmp_path: Path) -> None:
