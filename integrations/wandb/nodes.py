@@ -10,7 +10,8 @@ from ...callbacks.base.row_tracker import Outcome
 from ...callbacks.base.tracker_worker import TrackerWorker
 from ...engine.run import Run
 from ...events.errors import ArgumentError
-from .client import Request, WandbSession, open_run
+from .client import WandbSession, open_run
+from .opening import Request
 from .options import OFFLINE
 
 

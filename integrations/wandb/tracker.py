@@ -24,12 +24,13 @@ from ...events.state import TrainerState
 from . import identity
 from .artifacts import ModelArtifacts
 from .axes import AXES, axis_column, check_axes
-from .client import Request, WandbSession, open_run, speaking_for
+from .client import WandbSession, open_run, speaking_for
 from .config import changed_arguments, changes_between, run_config
 from .histograms import Histograms
 from .identity import Identity
 from .limits import loss_not_finite
 from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_request
+from .opening import Request
 from .options import (
     MODES,
     OFFLINE,

@@ -36,7 +36,7 @@ from wandb_fixtures import environment as environment  # noqa: E402
 from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
-from trainbus.integrations.wandb import client, identity  # noqa: E402
+from trainbus.integrations.wandb import identity, opening  # noqa: E402
 from trainbus.integrations.wandb.artifacts import name_of  # noqa: E402
 from trainbus.integrations.wandb.limits import loss_not_finite  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
@@ -733,14 +733,14 @@ def check_killed(found, steps):
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_the_id_is_on_disk_before_the_client_opens_the_run(tmp_path, monkeypatch, mode):
     seen = []
-    original = client._call_init
+    original = opening._call_init
 
     def call(request, options, timeout):
         stored = identity.load(request.folder)
         seen.append((options["id"], stored and stored.run_id))
         return original(request, options, timeout)
 
-    monkeypatch.setattr(client, "_call_init", call)
+    monkeypatch.setattr(opening, "_call_init", call)
     trainer = build(tmp_path, Wandb("demo", mode=mode, options={"dir": str(tmp_path), "settings": QUIET}))
     trainer.train()
     trainer.end()

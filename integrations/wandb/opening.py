@@ -1,0 +1,124 @@
+"""Call `wandb.init` for a run. If the service fails, open the run offline."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from ...callbacks.base.tracker_rows import AXIS
+from . import identity, service
+from .identity import Identity
+from .options import client_settings
+from .probe import problem_of_error, problem_of_service
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Request:
+    """The values that open a run."""
+
+    options: dict[str, Any]
+    """The options of `wandb.init`, without `settings`."""
+    settings: dict[str, Any]
+    """The fields of `wandb.Settings` that the user set."""
+    folder: Path
+    """The output folder, where the identity is stored."""
+    identity: Identity
+    """The identity, with the segments of earlier processes."""
+    config: dict[str, Any]
+    """The config of the run."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """The values that a resume adds to the config."""
+    known_step: int = -1
+    """The last written step according to the checkpoint. It is used if the segments are on another machine."""
+    known_rows: int = -1
+    """The number of rows up to this step, according to the checkpoint."""
+    resumes: bool = False
+    """Whether an earlier process wrote to the run."""
+    init_timeout: float = 60.0
+    finish_timeout: float = 300.0
+    axis_of: Callable[[str], str] = field(default=lambda name: AXIS)
+    """Column -> the column of its axis."""
+    stop: Callable[[], None] | None = None
+    """The function that is called when the user presses Stop on the web page, on a thread of the client."""
+    save_code: bool = False
+    """Whether the code of the program is uploaded."""
+    primary: bool = True
+    """Whether this process writes rows and sets the final state of the run. False for other writers of a shared run."""
+
+
+def init(request: Request) -> Any:
+    """Open the run and return the run of the client. If the service fails, open the run offline.
+
+    Raises:
+        Exception: errors of `wandb.init` in offline mode.
+    """
+    options = dict(request.options)
+    if request.resumes and any(not part.offline for part in request.identity.segments):
+        options.setdefault("resume", "must")
+    elif request.resumes:
+        options.setdefault("resume", "allow")
+    if options.get("mode") not in (None, "online", "run", "shared"):
+        return _call_init(request, options, request.init_timeout)
+    if waiting := request.identity.waiting:
+        logger.warning(
+            "The run %s has a part that is not uploaded. It stays offline, so that its rows keep their order. "
+            "Upload that part first to go online: %s",
+            *(request.identity.run_id, "; ".join(identity.sync_commands(waiting))),
+        )
+        return _call_init(request, {**options, "mode": "offline"}, request.init_timeout)
+    began, run_id = time.monotonic(), request.identity.run_id
+    problem = problem_of_service(request.settings, request.init_timeout)
+    if not problem:
+        try:
+            return _call_init(request, options, max(1.0, request.init_timeout - (time.monotonic() - began)))
+        except Exception as error:
+            problem, run_id = problem_of_error(error), _offline_id(run_id)
+    live = _call_init(request, {**options, "mode": "offline", "id": run_id}, request.init_timeout)
+    logger.warning(
+        "wandb is not online: %s. The run is offline. Upload it later: wandb sync %s", problem, live.sync_dir
+    )
+    return live
+
+
+def _offline_id(run_id: str) -> str:
+    """Return the id for an offline run, after the run could not be opened online.
+
+    The client's service still uses the id of the online run. If no other run uses the service, the function restarts
+    the service and returns the same id. Else it returns another id.
+    """
+    return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
+
+
+def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> Any:
+    settings = client_settings(request.settings, timeout, request.finish_timeout, request.stop)
+    offline = options.get("mode") in ("offline", "dryrun")
+    given = {name: value for name, value in options.items() if not (offline and name == "resume")}
+    # The run becomes `wandb.run`, for code that calls `wandb.log`, unless another run of ours has that place.
+    reinit = "create_new" if wandb.run is not None else None
+    with _without_error_reports():
+        return wandb.init(**{"config": request.config, "reinit": reinit, **given, "settings": settings})
+
+
+@contextmanager
+def _without_error_reports() -> Iterator[None]:
+    """Keep the client from sending its own errors to the service. If the service is down, this would delay the exit by
+    30 s."""
+    name = "WANDB_ERROR_REPORTING"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
