@@ -134,7 +134,13 @@ class Strategy(Enum):
     OPTIMIZER = StrategyRow(
         name="optimizer",
         callback="callbacks.parallel.sharded_optimizer.ShardedOptimizer",
-        usages=(Usage("Stage 1", ("sharding='stage1'",), "The optimizer state does not fit."),),
+        usages=(
+            Usage(
+                "Stage 1",
+                ("sharding='stage1'",),
+                "The weights and gradients fit one GPU, but not together with the optimizer state.",
+            ),
+        ),
         words={"sharding": ("stage1",)},
         memory=memory_formulas.sharded_optimizer,
         variants=optimizer_variants,
@@ -149,7 +155,7 @@ class Strategy(Enum):
             Usage(
                 "Stage 2",
                 ("sharding='stage2'", "sharded_ddp='zero_dp_2'", "fsdp='shard_grad_op'"),
-                "The full weights fit, but not together with gradients and optimizer state.",
+                "The weights fit one GPU, but not together with the gradients.",
             ),
             Usage(
                 "Hybrid",
