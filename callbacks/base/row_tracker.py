@@ -18,6 +18,8 @@ from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ...events.state import TrainerState
+from .outcome import Outcome as Outcome
+from .outcome import outcome_of as outcome_of
 from .tracker_rows import AXIS, merge, row_of, rows_of_history, settled, totals_of
 from .tracker_worker import TrackerWorker
 
@@ -27,20 +29,6 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 5.0
 """Seconds that the end of a training waits for rows that the client has not received yet. The wait starts again with
 each row that the client receives."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    exit_code: int = 0
-    """0 for success, 255 after Ctrl-C, 128 plus the number for another signal, 1 for an error."""
-    reason: str = ""
-    """Why the training ended: the error or the signal, as text. Empty if it ended normally."""
-    preempted: bool = False
-    """Whether a signal other than Ctrl-C ended the run, so that the program will probably be restarted."""
-    error: str = ""
-    """The error, if one ended the run."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,8 @@ class RowTracker(Callback):
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. By default it warns and training continues."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The longest time in seconds that a handler delays the start or end of a run. Default: usually 60."""
+    """The longest time in seconds that the tracker delays the start or the end of a run. Default: usually 60 seconds
+    each."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
@@ -226,7 +215,7 @@ class RowTracker(Callback):
         def open_run() -> None:
             session = opens()
             self._session, self.run_id = session, session.run_id
-            _finish_at_exit(self)  # after the client registered its own end of the program, so that ours comes first
+            _finish_at_exit(self)  # after the client registered its exit function, because the last one runs first
 
         worker = self._worker = TrackerWorker(self.service, open_run)
         timeout = self.within(self.opening_timeout)
@@ -372,17 +361,6 @@ class RowTracker(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self._loaded = dict(state)
-
-
-def outcome_of(error: BaseException) -> Outcome:
-    """Return how a run ended (see `Outcome`), from the error or the signal that ended it."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, KeyboardInterrupt):
-        return Outcome(255, text)  # the code that marks a run as stopped, not failed
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return Outcome(code, text, preempted=code > 128)
-    return Outcome(1, text, error=text)
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
