@@ -17,7 +17,7 @@ from .json_output import print_json
 from .option_order import own_first
 from .preview_batch import batch_of
 
-_VALUES = ("--out", "--against", "--metric", "--set")
+_VALUES = ("--out", "--against", "--metric", "--set", "--stream-rows")
 _FLAGS = ("--json", "--markdown", "--measure", "--batch")
 
 
@@ -48,6 +48,9 @@ def add_to(commands: Any) -> None:
         dest="changes",
         metavar="NAME=VALUE",
         help="show what a training argument would change, such as save_steps=50",
+    )
+    parser.add_argument(
+        "--stream-rows", type=int, metavar="N", help="the samples of one epoch, for a training stream without a length"
     )
     parser.add_argument("--measure", action="store_true", help="measure the time of a step and of an evaluation")
     parser.add_argument(
@@ -91,6 +94,7 @@ def _preview(options: argparse.Namespace) -> int:
         options.measure,
         dict(map(_change, options.changes)),
         options.batch,
+        options.stream_rows,
     )
     status = 1 if shown.batch.get("error") else 0
     found = shown.changed or shown.preview
@@ -162,6 +166,7 @@ def previews_of(
     measure: bool,
     changes: dict[str, str],
     batch: bool = False,
+    stream_rows: int | None = None,
 ) -> Previewed:
     """Run a program up to its first `train()` and return two previews: without and with the changed arguments.
 
@@ -175,7 +180,8 @@ def previews_of(
     def preview(trainer: Any, train: Any, resume_from_checkpoint: Any) -> Previewed:
         from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 
-        of = partial(trainer.preview, metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure)
+        options = {"metrics": metrics, "measure": measure, "stream_rows": stream_rows}
+        of = partial(trainer.preview, resume_from_checkpoint=resume_from_checkpoint, **options)
         shown = Previewed(of())
         if changes:
             trainer.args = with_values(trainer.args, changes)

@@ -1,4 +1,5 @@
-"""Rows: the decisions of a run, derived from its records. A preview and a recording of the run have the same rows."""
+"""Rows: the decisions of a run, such as a save, derived from its records. If a run goes as its preview says, both have
+the same rows."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 from .recorder import Record
 
 Row = dict[str, Any]
-"""One decision: `step`, `what`, `by`, `reason`, and more for some kinds. See `Rows`."""
+"""One decision, with the keys `step`, `what`, `by`, `reason`. Some kinds have more keys: see `Rows`."""
 
 WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
 """The kinds of rows."""
@@ -18,9 +19,14 @@ WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
 class Rows:
     """Derives rows from records, one record at a time.
 
-    Each row has `step`, `what` (one of `WORK`), `by` (the callbacks that requested it, joined by commas) and `reason`.
-    A `log` also has `learning_rate`, an `evaluate` the name of its `dataset` if there are several, and `delete` and
-    `load_best` have the step of their `checkpoint`.
+    Each row has these keys:
+
+    - `step`: the number of completed steps,
+    - `what`: the kind of the decision, one of `WORK`,
+    - `by`: the ids of the callbacks that requested it, joined by commas,
+    - `reason`: why they requested it,
+    - `learning_rate`: only in a `log`,
+    - `checkpoint`: the step of the checkpoint, only in `delete` and `load_best`.
     """
 
     def __init__(self) -> None:
@@ -29,7 +35,9 @@ class Rows:
         self._taken: dict[str, dict[str, str]] = {}
 
     def take(self, record: Record) -> list[Row]:
-        """Return the rows that a record makes. Most records make no row."""
+        """Return the rows that follow from the next record. Most records give no row."""
+        if "session" in record:  # a request of the earlier session was not taken before the save that it resumes from
+            self._asked, self._taken = {}, {}
         if "f" in record:
             self._flag(record)
             return []
@@ -68,7 +76,7 @@ class Rows:
                 self._taken[flag], self._asked[flag] = asked, {}
 
     def _served(self, step: int, what: str, record: Record) -> Row:
-        """Return the row for work that a callback did. The row names the callbacks that requested the work."""
+        """Return the row for work that is done. The row names the callbacks that requested the work."""
         worker, inside = record.get("by", "run"), record.get("in", "")
         asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
         return _row(step, what, {worker: asked[worker]} if worker in asked else asked)
@@ -88,13 +96,13 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return the rows without the stops of sessions that a later session continued."""
+    """Return the rows with only the last stop. After the other stops, a later session continued the run."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 
 
 def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
-    """Return the steps of the checkpoints that are left after all rows.
+    """Return the steps of the checkpoints that exist after the last row.
 
     Args:
         rows: the rows of a run.
@@ -110,8 +118,9 @@ def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
 
 
 def difference(planned: list[Row], found: list[Row]) -> list[str]:
-    """Return the differences of two lists of rows as lines of text: `- ` for a row that is only planned, `+ ` for a
-    row that is only found.
+    """Return the differences between two lists of rows as lines of text.
+
+    A line with `- ` is a row that is only in `planned`. A line with `+ ` is a row that is only in `found`.
     """
     mine, others = (list(map(described, rows)) for rows in (planned, found))
     return [line for line in ndiff(mine, others) if line[:2] in ("- ", "+ ")] if mine != others else []

@@ -21,10 +21,12 @@ from trainbus import Callback, Record, Trainer, TrainingArguments
 from trainbus.callbacks.base.line_file import LineFile
 from trainbus.callbacks.monitor.record import fingerprint
 from trainbus.engine.api.replay import ReplayError, replay
+from trainbus.engine.api.report.recorded import read_recorded
 from trainbus.engine.commands.main import main
 from trainbus.events import EVENTS, record
 from trainbus.events.recording.difference import Difference, first_difference
 from trainbus.events.recording.files import RecordingError, read
+from trainbus.events.recording.rows import rows_of
 
 PROGRAM = Path(__file__).with_name("record_program.py")
 
@@ -358,6 +360,14 @@ def test_a_run_that_a_signal_stopped_and_that_resumed_equals_the_unbroken_one(
         assert len({line["s"] for line in saves}) == len(saves)
     build(tmp_path).train(resume_from_checkpoint=True)
     assert first_difference(read(plain), read(tmp_path)) is None
+
+
+def test_the_rows_of_a_resumed_run_do_not_name_the_stop_of_an_earlier_session(plain: Path, tmp_path: Path) -> None:
+    build(tmp_path, at("on_step_end", 8, lambda run, control: control.request("training_stop", "planted"))).train()
+    assert rows_of(read(tmp_path).records)[-2]["reason"] == "planted"
+    build(tmp_path).train(resume_from_checkpoint=True)  # from the save of step 8, which comes before the stop
+    assert rows_of(read(tmp_path).records) == rows_of(read(plain).records)
+    assert read_recorded(tmp_path / "events.jsonl").decisions == read_recorded(plain / "events.jsonl").decisions
 
 
 def test_rank_specific_deletions_and_requests_are_no_difference_between_ranks(plain: Path, tmp_path: Path) -> None:

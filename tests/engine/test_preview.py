@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from preview_configurations import Configuration, compared, drawn
+from preview_configurations import Configuration, KillAt, Killed, compared, drawn
+from torch.utils.data import IterableDataset
 
 from trainbus import EarlyStopping
 from trainbus.engine.api.preview.result import Preview
 from trainbus.events import ArgumentError, Callback
+from trainbus.events.recording.files import read
+from trainbus.events.recording.rows import rows_of
 
 SEEDS = range(60)
 FAST = SEEDS[::6]
@@ -126,6 +130,62 @@ def test_a_callback_takes_part_if_it_says_so(tmp_path: Path) -> None:
     willing = type("Willing", (Decides,), {"previews": True})
     preview = basic().trainer(tmp_path, willing()).preview()
     assert (preview.steps, preview.rows[-1]["by"]) == (6, "Willing")
+
+
+class Stream(IterableDataset[Any]):
+    """A stream without a length."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.ones(4) * row, row % 2) for row in range(self.rows))
+
+
+@pytest.mark.parametrize("rows", [3, 7, 16, 50])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("stop", [0, 2, 3, 5])
+def test_a_preview_of_a_stream_knows_its_epochs_if_their_samples_are_given(
+    rows: int, drop_last: bool, stop: int, tmp_path: Path
+) -> None:
+    arguments = {"max_steps": 9, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    found = basic(**arguments, eval_strategy="epoch", logging_strategy="epoch", save_steps=1, save_total_limit=2)
+    found.arguments |= {"save_strategy": "steps", "dataloader_drop_last": drop_last}
+
+    def trainer(*more: Any) -> Any:
+        made = found.trainer(tmp_path / "run", *more)
+        made.train_dataset = Stream(rows)
+        return made
+
+    resume = None
+    if stop:
+        resume = "auto"
+        with pytest.raises(Killed):
+            trainer(KillAt(stop)).train()
+    preview = trainer().preview(stream_rows=rows, resume_from_checkpoint=resume)
+    again = trainer()
+    again.train(resume_from_checkpoint=resume)
+    records = read(tmp_path / "run").records
+    begins = max(index for index, record in enumerate(records) if "session" in record)
+    assert preview.rows == rows_of(records[begins:])
+    assert preview.epochs == pytest.approx(again.state.epoch, abs=1e-6)
+    assert not any("stream" in warning for warning in preview.warnings)
+
+
+def test_a_preview_of_a_stream_warns_that_it_does_not_know_where_epochs_end(tmp_path: Path) -> None:
+    def warnings(**arguments: Any) -> str:
+        trainer = basic(**arguments).trainer(tmp_path)
+        trainer.train_dataset = Stream(16)
+        return "\n".join(trainer.preview().warnings)
+
+    assert "Evaluate: due at the end of epochs. Pass `stream_rows`" in warnings(eval_strategy="epoch")
+    assert "stream" not in warnings(eval_strategy="steps", eval_steps=5)
+
+
+@pytest.mark.parametrize(("rows", "error"), [(0, "whole number"), (2.5, "whole number"), (16, "has 16 samples")])
+def test_stream_rows_must_fit_the_data(rows: Any, error: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=error):
+        basic().trainer(tmp_path).preview(stream_rows=rows)
 
 
 def test_time_passes_if_the_length_of_a_step_is_given(tmp_path: Path) -> None:

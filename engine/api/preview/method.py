@@ -17,6 +17,7 @@ from ...checkpoint.read.choosing import checkpoint_to_resume
 from ...checkpoint.read.listing import list_checkpoints
 from ...checkpoint.rng_state import random_states, restore_random_states
 from ...checkpoint.storage import Disk
+from ...data.plan import RunPlan
 from ...distributed.consensus import agree_single_process
 from ...distributed.ranks import Ranks
 from ...loop import Loop
@@ -68,6 +69,7 @@ def make_preview(
     step_seconds: float | None = None,
     processes: int | None = None,
     checkpoint_bytes: int | None = None,
+    stream_rows: int | None = None,
 ) -> Preview:
     """Return the preview of `trainer.train()`: its steps, logs, evaluations and saves.
 
@@ -86,6 +88,7 @@ def make_preview(
             times,
             step_seconds if step_seconds is not None else times.get("step", 0.0),
             checkpoint_bytes,
+            stream_rows,
         ).preview()
 
 
@@ -116,8 +119,10 @@ class _Rehearsal:
         times: dict[str, float],
         step_seconds: float,
         checkpoint_bytes: int | None,
+        stream_rows: int | None,
     ) -> None:
         self.trainer, self.times, self.checkpoint_bytes = trainer, times, checkpoint_bytes
+        self.stream_rows = stream_rows
         self.notes: list[str] = []
         real = trainer.run
         self.clock = VirtualClock(step_seconds)
@@ -149,7 +154,7 @@ class _Rehearsal:
         virtual.announce("on_setup")
         virtual.optimizer, virtual.lr_scheduler = self._schedule(plan.max_steps)
         virtual.begin()
-        feed, stepper = VirtualFeed(virtual, plan), VirtualStepper(virtual, self.clock)
+        feed, stepper = VirtualFeed(virtual, plan, self.stream_rows), VirtualStepper(virtual, self.clock)
         self.start.restore(feed)
         loop = Loop(
             virtual.bus,
@@ -170,7 +175,7 @@ class _Rehearsal:
         return Preview(
             rows=rows,
             kept=kept,
-            warnings=[*self.notes, *traps(self._seen(rows, rates, plan.epochs))],
+            warnings=[*self.notes, *traps(self._seen(rows, rates, plan))],
             steps=virtual.state.global_step,
             max_steps=plan.max_steps,
             epochs=round(virtual.state.epoch, 6),
@@ -270,7 +275,7 @@ class _Rehearsal:
 
     # Figures.
 
-    def _seen(self, rows: list[Any], rates: LearningRates, epochs: int) -> Seen:
+    def _seen(self, rows: list[Any], rates: LearningRates, plan: RunPlan) -> Seen:
         virtual = self.virtual
         choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
         best = choosers[0].best_metric if choosers else None
@@ -287,7 +292,8 @@ class _Rehearsal:
             rows=rows,
             steps=virtual.state.global_step,
             max_steps=virtual.state.max_steps,
-            epochs=epochs,
+            epochs=plan.epochs,
+            endless=plan.endless and self.stream_rows is None,
             rates=rates,
             clocked=self.clock.step_seconds > 0,
             best={step: value for step, value in values.items() if step in saved},
@@ -351,6 +357,7 @@ class PreviewMethods:
         step_seconds: float | None = None,
         processes: int | None = None,
         checkpoint_bytes: int | None = None,
+        stream_rows: int | None = None,
     ) -> Preview:
         """Return what `train()` will do: each log, evaluation, save, deletion and the stop, with author and reason.
 
@@ -367,9 +374,12 @@ class PreviewMethods:
             processes: the number of processes. Default: the number of processes of this run.
             checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
                 estimate from the model.
+            stream_rows: the number of samples of one epoch, for a training stream without a length. Default: unknown.
+                The preview then shows a single epoch, which lasts until the last step.
 
         Raises:
-            ArgumentError: during training, and for settings that `train` refuses too.
+            ArgumentError: during training, for `stream_rows` of data that has a length, and for settings that `train`
+                refuses too.
         """
-        options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes)
+        options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes, stream_rows)
         return make_preview(self, *options)

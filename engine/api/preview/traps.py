@@ -35,6 +35,8 @@ class Seen:
     """The planned steps."""
     epochs: int
     """The planned epochs."""
+    endless: bool
+    """Whether the training data is a stream whose length is unknown, so that the preview has one epoch."""
     rates: LearningRates
     """The learning rates of the steps."""
     clocked: bool
@@ -47,11 +49,28 @@ class Seen:
 
 def traps(seen: Seen) -> Iterator[str]:
     """Yield one warning for each trap."""
+    yield from _streams(seen)
     yield from _dead_triggers(seen)
     yield from _saves(seen)
     yield from _evaluations(seen)
     yield from _rotation(seen)
     yield from _schedule(seen)
+
+
+def _streams(seen: Seen) -> Iterator[str]:
+    by_epoch = [name for name, each in seen.callbacks.items() if _counts_epochs(getattr(each, "trigger", never()))]
+    if seen.endless and by_epoch:
+        yield (
+            f"The training data is a stream without a length, so the preview does not know where epochs end, and shows "
+            f"one epoch. {', '.join(by_epoch)}: due at the end of epochs. Pass `stream_rows`, the number of samples of "
+            "one epoch."
+        )
+
+
+def _counts_epochs(trigger: Trigger) -> bool:
+    if isinstance(trigger, (Either, Both)):
+        return _counts_epochs(trigger.left) or _counts_epochs(trigger.right)
+    return isinstance(trigger, EveryEpochs)
 
 
 def _dead_triggers(seen: Seen) -> Iterator[str]:

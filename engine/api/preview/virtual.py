@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ....events.control import TrainerControl
+from ....events.errors import ArgumentError
 from ....events.state import TrainerState
 from ...checkpoint.format.files import CheckpointRecord, step_of
 from ...checkpoint.own_generators import OwnGenerators
@@ -123,9 +124,20 @@ class VirtualStorage:
 class VirtualFeed:
     """Counts the batches of each step. There is no data."""
 
-    def __init__(self, run: Run, plan: RunPlan) -> None:
-        """Feed a run with the planned number of batches."""
-        self._run, self._plan = run, plan
+    def __init__(self, run: Run, plan: RunPlan, stream_rows: int | None = None) -> None:
+        """Feed a run with the planned number of batches.
+
+        Args:
+            run: the virtual run.
+            plan: the length of the run.
+            stream_rows: the number of samples of one epoch, if the data has no length; None if it is unknown.
+
+        Raises:
+            ArgumentError: if `stream_rows` is not positive, or if the data has a length.
+        """
+        if stream_rows is not None:
+            _check_stream_rows(stream_rows, plan)
+        self._run, self._plan, self._stream_rows = run, plan, stream_rows
         self._left = 0
         self._accumulate = 1
         self._rows = 0
@@ -135,9 +147,15 @@ class VirtualFeed:
         args, position = self._run.args, self._run.position
         scheduled = args.gradient_accumulation_schedule
         self._accumulate = args.accumulation_in(epoch) if scheduled else args.gradient_accumulation_steps
+        size = self._run.sizes.rows_per_batch
+        if self._stream_rows is not None:
+            taken = position.rows(size) if position is not None and batches_done else batches_done * size
+            self._rows = max(0, self._stream_rows - taken)
+            self._left = self._rows // size if args.dataloader_drop_last else -(-self._rows // size)
+            return
         length = (position.length if position is not None else 0) or self._plan.batches_per_epoch
         self._left = max(0, length - batches_done)
-        self._rows = max(0, self._plan.num_examples - batches_done * self._run.sizes.rows_per_batch)
+        self._rows = max(0, self._plan.num_examples - batches_done * size)
 
     def take(self) -> VirtualWindow | None:
         """Return the next window of the epoch; None at its end."""
@@ -149,6 +167,16 @@ class VirtualFeed:
 
     def resume(self, *_: Any) -> None:
         """Do nothing: there is no loader."""
+
+
+def _check_stream_rows(rows: Any, plan: RunPlan) -> None:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise ArgumentError(f"stream_rows={rows!r} is not a number of samples. Pass a whole number of 1 or more.")
+    if not plan.endless:
+        raise ArgumentError(
+            f"stream_rows={rows} is for training data without a length, but this data has {plan.num_examples} samples. "
+            "Leave stream_rows out."
+        )
 
 
 @dataclass

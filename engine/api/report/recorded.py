@@ -37,6 +37,7 @@ def read_recorded(path: Path) -> Recorded:
     """
     found, records = Recorded(), []
     before = last = 0.0
+    new = False
     with path.open("rb") as file:
         for line in file:
             try:
@@ -47,7 +48,7 @@ def read_recorded(path: Path) -> Recorded:
                 break
             if "recording" in record:
                 found.heads.append(record)
-                before, found.error = last, ""
+                before, found.error, new = last, "", True
                 continue
             last = before + record["t"] if "t" in record else last
             if "p" in record:
@@ -55,6 +56,8 @@ def read_recorded(path: Path) -> Recorded:
             elif "e" in record or "f" in record:
                 records.append(record)
                 _add_event(found, record, last)
+                if new:
+                    record["session"], new = len(found.heads) - 1, False
     found.decisions = [row for row in rows_of(records) if row["what"] != "log"]
     return found
 
