@@ -53,7 +53,7 @@ __all__ = [
 
 
 STEPS = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
-"""Interval in steps -> the strategy that uses it."""
+"""Argument with an interval in steps -> the argument with the strategy that uses the interval."""
 
 
 # `@dataclass` collects fields from the last base to the first. The reference page therefore shows the groups in this
@@ -85,7 +85,8 @@ class TrainingArguments(
 ):
     """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
-    Values stay as the user writes them. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+    Values stay as the user writes them, except a few that transformers converts too: `report_to` becomes a list, for
+    example. Derived values are properties: `device`, `train_batch_size`, `given`, ...
 
     Raises:
         ArgumentError: Lists all problems of the call at once.
@@ -108,8 +109,8 @@ class TrainingArguments(
             setattr(self, field.name, normalize(field, getattr(self, field.name)))
         if problems := [*self.problems()]:
             raise refusal(problems)
-        # This is the only place that fills in fields. Callbacks and scripts for transformers expect the values here.
-        # `given` does not list them, because `fallbacks` does.
+        # This is the only place that fills in fields. Callbacks and scripts for transformers read these values from the
+        # fields. `given` leaves them out, because `fallbacks` returns them.
         self._rewrite()
         for name, value in self.fallbacks().items():
             if getattr(self, name) is None:
@@ -117,12 +118,13 @@ class TrainingArguments(
         vars(self)["_checked"] = True
 
     def _check_assigned(self, name: str, value: Any) -> None:
-        """Refuse a value that is invalid by itself.
+        """Refuse a value that is invalid by itself, when it is assigned to a field after construction.
 
         A value that conflicts with other fields is allowed, because the other fields may be assigned next.
 
         Raises:
-            ArgumentError: As the constructor.
+            ArgumentError: If the value has the wrong type or is not one of the valid values. The error has the text of
+                the constructor's error.
         """
         field = TrainingArguments.__dataclass_fields__.get(name)
         if field is None or value is None:
@@ -179,7 +181,7 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. A value of the wrong type counts as its default in the other checks."""
+        """Yield all problems of the values. The other checks replace a value of the wrong type by its default."""
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()

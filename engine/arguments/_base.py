@@ -13,7 +13,8 @@ from ...events.errors import ArgumentError
 T = TypeVar("T")
 
 _READER = "(import HfArgumentParser from trainbus)"
-"""A key of the metadata of each field. The parser of transformers refuses this key, and its error shows the text."""
+"""A key of the metadata of each field. The parser of transformers refuses this key. Its error shows the text, so the
+user reads which parser to use."""
 
 
 def arg(default: T, help: str, **meta: Any) -> T:
@@ -22,12 +23,16 @@ def arg(default: T, help: str, **meta: Any) -> T:
     Args:
         default: The default value. A list or dict is copied for each instance.
         help: The text that `--help` and the reference page show.
-        meta: How values are read. `choices` (an Enum, a tuple or a mapping) lists the only valid values; `enum` is the
-            Enum that a valid value becomes, if it is a member. `path=True` accepts path objects and expands `~`.
-            `json=True` accepts a JSON object as text, or a path object. `object` is the class to which objects of
-            other libraries are converted. `none=True` treats None as the default. Other trainers use None for some
-            arguments. `texts=True` reads callbacks in any notation as a list of texts. `repeats=True` lets a flag be
-            given several times; its values add up.
+        meta: How values are read:
+
+            - `choices`: an Enum, a tuple or a mapping with all valid values.
+            - `enum`: an Enum. If a valid value is the value of a member, it becomes the member.
+            - `path=True`: accept path objects and expand `~`.
+            - `json=True`: accept a JSON object as text, or a path object.
+            - `object`: the class to which objects of other libraries are converted.
+            - `none=True`: replace None by the default. Other trainers use None for some arguments.
+            - `texts=True`: convert callbacks in any notation to a list of texts.
+            - `repeats=True`: accept a flag several times; its values add up.
     """
     metadata = {"help": help, _READER: True, **meta}
     if isinstance(default, (list, dict)):
@@ -52,8 +57,8 @@ class Group:
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
     """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
 
-    Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so the first
-    form reports it.
+    Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so only a
+    rule for valid values reports NaN.
     """
     for name in names:
         value = getattr(group, name)

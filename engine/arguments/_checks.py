@@ -67,7 +67,7 @@ def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
 
 
 def _remedy(value: Any) -> str:
-    """Return the place for a value that is a callback, or a list of them; empty for other values."""
+    """Return where to pass `value` if it is a callback, or a list with a callback; empty for other values."""
     found = next(
         (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_callback(each)), None
     )

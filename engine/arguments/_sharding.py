@@ -38,13 +38,13 @@ FSDP_WORDS = (*FSDP_STRATEGIES, "no_shard", "offload", "auto_wrap")
 """The words of `fsdp`."""
 
 POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
-"""Values of `auto_wrap_policy`."""
+"""Values of `auto_wrap_policy` in `fsdp_config`."""
 
 STATE_DICTS = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
-"""Values of `state_dict_type`."""
+"""Values of `state_dict_type` in `fsdp_config`."""
 
 HALVES = ("bf16", "fp16", "no")
-"""Values of `mixed_precision`."""
+"""Values of `mixed_precision` in `fsdp_config`."""
 
 SWITCHES = ("cpu_offload", "activation_checkpointing", "cpu_ram_efficient_loading", "sync_module_states")
 """Keys of `fsdp_config` that are true or false."""
@@ -53,7 +53,7 @@ OUTDATED = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_o
 """Keys of FSDP1 that have no effect with FSDP2."""
 
 XLA = ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "xla_fsdp_settings")
-"""Keys for TPUs."""
+"""Keys of `fsdp_config` for TPUs. They are refused if they are set."""
 
 OTHER_KEYS = {
     "offload_params": "cpu_offload",
@@ -84,8 +84,8 @@ class FSDPOptions:
     """How PyTorch's `fully_shard` shards the weights."""
 
     wrap: tuple[str, ...] | int | None = None
-    """The modules that are gathered as one unit: class names, or a minimum number of weights; None: the classes that
-    the model names."""
+    """Which modules are gathered as one unit: the class names of the modules, or the smallest number of weights of a
+    unit. None: the classes that the model names in `_no_split_modules`."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False
@@ -99,7 +99,7 @@ class FSDPOptions:
     whole_optimizer: bool = False
     """Whether rank 0 gathers the optimizer state and saves it in one file."""
     ignored: tuple[str, ...] = ()
-    """Given keys of `fsdp_config` that have no effect."""
+    """Keys of the user's `fsdp_config` that have no effect."""
     problems: list[str] = field(default_factory=list)
     """Problems of the arguments. If there are any, the other fields are not valid."""
 
@@ -244,5 +244,5 @@ def _problem_of_key(key: str, value: Any) -> str:
 
 
 def _as_bool(value: Any) -> bool | None:
-    """Return a bool, or the word for one, as a bool; None for any other value."""
+    """Return a bool, or the text 'true' or 'false', as a bool; None for any other value."""
     return {"true": True, "false": False}.get(str(value).lower())

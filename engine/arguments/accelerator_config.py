@@ -1,6 +1,6 @@
 """AcceleratorConfig: the settings that transformers passes to accelerate.
 
-Most keys have one value that this engine supports.
+On several ranks, trainbus supports only one value of most keys.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ONLY_ALONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "dispatch_batches": ((None, False), "every process reads the data itself, so remove it."),
     "even_batches": ((True,), "processes with fewer batches would block the others, so remove it."),
 }
-"""Key -> its supported values on several ranks, and the remedy for others. In a single process, these keys make no
-difference."""
+"""Key -> its supported values on several ranks, and the remedy for other values. In a single process, these keys make
+no difference."""
 
 ALWAYS: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_batches": ((True, False), _REMOVE),
@@ -33,7 +33,7 @@ ALWAYS: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_seedable_sampler": ((True,), "the order always follows from the seed and the epoch, so remove it."),
     "use_configured_state": ((True, False), _REMOVE),
 }
-"""Key -> its supported values with any number of processes, and the remedy for others."""
+"""Key -> its supported values with any number of processes, and the remedy for other values."""
 
 ACCUMULATION: dict[str, str] = {
     "num_steps": "The value of `gradient_accumulation_steps`.",
@@ -49,11 +49,12 @@ class AcceleratorConfig:
     """The settings of `accelerator_config`, with the names and defaults of transformers' class."""
 
     split_batches: bool = False
-    """Whether a batch is divided over the ranks. Only False with several ranks."""
+    """Whether a batch is divided over the ranks. With several ranks, only False is supported."""
     dispatch_batches: bool | None = None
-    """False: each rank reads its own shards of a stream. True works in a single process only."""
+    """False: each rank reads its own shards of a stream. None: each rank reads the whole stream and keeps its own
+    samples. True works in a single process only."""
     even_batches: bool = True
-    """Whether all ranks get equally many batches. Only True with several ranks."""
+    """Whether all ranks get equally many batches. With several ranks, only True is supported."""
     use_seedable_sampler: bool = True
     """Whether the order follows from the seed and the epoch. Always True."""
     non_blocking: bool = False
@@ -65,7 +66,10 @@ class AcceleratorConfig:
 
     @classmethod
     def read(cls, given: Any) -> AcceleratorConfig:
-        """Return the settings that are given as None, a mapping, a JSON file, or an object of transformers' class.
+        """Return the settings as an `AcceleratorConfig`.
+
+        Args:
+            given: None for the defaults, a mapping, the path of a JSON file, or an object of transformers' class.
 
         Raises:
             OSError: if the file cannot be read.

@@ -15,7 +15,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class AliasProperties:
-    """Raises an error for assignments without effect, and supports fields of a subclass that have an older name."""
+    """Checks assignments to the arguments. Also supports a subclass that declares a field under an alias."""
 
     _set: Any
     _check_assigned: Any
@@ -36,7 +36,7 @@ class AliasProperties:
         super().__setattr__(name, value)
 
     def _translate_alias_fields(self) -> None:
-        """If fields of a subclass have older names, move their values to the arguments that these names stand for.
+        """If a subclass declares fields under aliases, move their values to the arguments that the aliases stand for.
 
         Raises:
             ArgumentError: If the argument itself has another value.

@@ -60,7 +60,7 @@ ALIASES: dict[str, Alias] = {
 """Alias -> the argument that it stands for."""
 
 _STOPPING = "Use the callback `EarlyStopping(patience=...)`."
-_DEVICES = "The launcher decides, as in `torchrun --nproc-per-node=2`, or the variable `CUDA_VISIBLE_DEVICES`."
+_DEVICES = "Set it with the launcher, as in `torchrun --nproc-per-node=2`, or with the variable `CUDA_VISIBLE_DEVICES`."
 
 _OF_TRAINER = (
     *("model", "train_dataset", "eval_dataset", "data_collator", "processing_class", "tokenizer", "model_init"),

@@ -40,7 +40,7 @@ class BatchArguments(Group):
     )
     limit_eval_batches: float | None = arg(
         None,
-        "Number of batches per rank to evaluate of each dataset; a value below 1 is a fraction of the batches. None: "
+        "Number of batches of each dataset that a rank evaluates; a value below 1 is a fraction of the batches. None: "
         "all. The first batches are used.",
     )
     average_tokens_across_devices: bool = arg(
@@ -49,11 +49,11 @@ class BatchArguments(Group):
 
     @property
     def accumulation_by_epoch(self) -> dict[str, int]:
-        """Epoch -> batches per step from this epoch on, with text keys as in JSON; empty without a schedule."""
+        """Epoch -> batches per step from this epoch on. The keys are text, as in JSON. Empty without a schedule."""
         return {str(epoch): batches for epoch, batches in (self.gradient_accumulation_schedule or {}).items()}
 
     def accumulation_in(self, epoch: int) -> int:
-        """Return the batches per optimizer step in an epoch, from 0."""
+        """Return the batches per optimizer step in an epoch. The first epoch is 0."""
         known = {int(first): batches for first, batches in (self.gradient_accumulation_schedule or {}).items()}
         begun = [first for first in known if first <= epoch]
         return known[max(begun)] if begun else self.gradient_accumulation_steps

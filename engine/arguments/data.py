@@ -19,7 +19,7 @@ class DataArguments(Group):
         0, "Worker processes per data loader. 0: the training process loads the data itself."
     )
     dataloader_pin_memory: bool = arg(
-        True, "Pin batches in page-locked memory, from where they are copied to a GPU faster."
+        True, "Load batches into pinned (page-locked) memory. A GPU copies pinned batches faster."
     )
     dataloader_persistent_workers: bool = arg(
         False,
@@ -44,8 +44,8 @@ class DataArguments(Group):
     train_sampling_strategy: str = arg(
         "random",
         "Order of the training samples: 'random', 'sequential' (the order of the dataset) or 'group_by_length'. "
-        "'group_by_length' is random, with samples of similar length in one batch, so that batches need little "
-        "padding.",
+        "'group_by_length' puts samples of similar length into one batch, so that batches need little padding. "
+        "The order of 'group_by_length' is random otherwise.",
         choices=("random", "sequential", "group_by_length"),
     )
     length_column_name: str = arg(
@@ -74,7 +74,7 @@ class DataArguments(Group):
 
     @property
     def non_blocking(self) -> bool:
-        """Whether batches are copied to the device while it computes. Only pinned batches can be."""
+        """Whether batches are copied to the device while it computes. This needs pinned batches."""
         return AcceleratorConfig.read(self.accelerator_config).non_blocking
 
     @property

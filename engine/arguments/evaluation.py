@@ -27,8 +27,8 @@ class EvaluationArguments(Group):
     eval_rows: int | None = arg(
         None,
         "Number of random rows of each dataset to evaluate during training. None: all rows. The rows are the same "
-        "in each evaluation. The metric `eval_loss_ci` is half the width of the 95 % confidence interval of the "
-        "mean loss. At the end of training, all rows are evaluated.",
+        "in each evaluation. At the end of training, all rows are evaluated. An evaluation of some rows also measures "
+        "`eval_loss_ci`: half the width of the 95 % confidence interval of the mean loss.",
     )
     minimum_eval_times: int | None = arg(
         None,
@@ -43,8 +43,8 @@ class EvaluationArguments(Group):
     )
     eval_accumulation_steps: int | None = arg(
         None,
-        "Evaluation batches whose predictions stay on the device, before they move to host memory. None: all "
-        "batches of the evaluation.",
+        "Number of evaluation batches after which the predictions move from the device to host memory. None: they "
+        "move once, at the end of the evaluation.",
     )
     eval_do_concat_batches: bool = arg(
         True, "Concatenate the predictions of all batches into one array. False: keep a list with one array per batch."

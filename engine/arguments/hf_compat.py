@@ -67,7 +67,7 @@ class HFMethods:
     ]
     """Fields that take a JSON object as text. A subclass extends the list for fields of its own."""
     deepspeed_plugin = fsdp_plugin_args = None
-    """Objects of accelerate, which is not used."""
+    """Objects of accelerate. Always None, because trainbus does not use accelerate."""
 
     @property
     def parallelism_config(self) -> None:
@@ -101,8 +101,7 @@ class HFMethods:
         return int(args.n_gpu)
 
     def _read_json_fields(self) -> None:
-        """Replace JSON text by the object that it describes, in the fields that a subclass adds to
-        `_VALID_DICT_FIELDS`."""
+        """Parse JSON text in the fields that `_VALID_DICT_FIELDS` lists. A subclass may add its fields to this list."""
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name, None)
             if isinstance(value, str) and value.startswith("{"):
@@ -206,7 +205,7 @@ class HFMethods:
         )
 
     def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Any:
-        """Set how the model predicts, and `do_predict`."""
+        """Set `do_predict`, and how the model predicts."""
         return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(

@@ -9,7 +9,7 @@ from ._base import Group, Strategy, arg
 
 
 class HubStrategy(Strategy):
-    """The content and the time of pushes to the Hub."""
+    """What the run pushes to the Hub, and when."""
 
     END = "end"
     """The model, when training ends."""
@@ -34,12 +34,14 @@ class HubArguments(Group):
     hub_strategy: HubStrategy | str = arg(
         HubStrategy.EVERY_SAVE,
         "What to push, and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'. 'end': the model, when "
-        "training ends. 'every_save': the model, at each save and when training ends. 'checkpoint': also the "
-        "newest checkpoint, as `last-checkpoint`. 'all_checkpoints': the model and all checkpoints, under their "
-        "own names.",
+        "training ends. 'every_save': the model, at each save and when training ends. 'checkpoint': as 'every_save', "
+        "plus the newest checkpoint as `last-checkpoint`. 'all_checkpoints': as 'every_save', plus all checkpoints "
+        "under their own names.",
         choices=HubStrategy,
     )
-    hub_always_push: bool = arg(False, "Push each save, even if an earlier push is not finished. False: skip the push.")
+    hub_always_push: bool = arg(
+        False, "Push each save, even if an earlier push is not finished. False: skip a push while an earlier one runs."
+    )
     hub_revision: str | None = arg(None, "Branch to push to. It must exist. None: the main branch.")
 
     def problems(self) -> Iterator[str]:

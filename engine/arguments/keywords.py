@@ -56,13 +56,13 @@ def resolve_aliases(
     Args:
         kwargs: Names and values, as the user gives them.
         known: Names that are not translated.
-        problems_of: A function that returns the problems of the values. They are reported with the problems of the
-            names. The value of a misspelt name is checked as a value of the closest known name. Values of names from
-            other libraries are not checked, because they have other types.
+        problems_of: A function that returns the problems of the values. It is called only if a name has a problem, so
+            that one error lists all problems. The value of a misspelt name is checked as a value of the closest known
+            name. Values of names from other libraries are not checked, because they have other types.
 
     Raises:
-        ArgumentError: Lists all unknown and unsupported names, invalid values of aliases, names of one argument with
-            different values, and in this case the problems of the values.
+        ArgumentError: Lists unknown and unsupported names, invalid values of aliases, and arguments that have different
+            values under several names. If there is any of these, the error also lists the problems of the values.
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
     sources = {name: (name, value) for name, value in settings.items()}
@@ -103,7 +103,7 @@ def resolve_aliases(
 
 
 def _problems_of(cls: type[Any], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of values that cannot become an instance, because a name among them is wrong."""
+    """Yield the problems of the values of a call. The call creates no instance, because one of its names is wrong."""
     trial = object.__new__(cls)
     for field in fields(cls):
         setattr(trial, field.name, normalize(field, settings.get(field.name, default_of(field))))

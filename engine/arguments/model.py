@@ -36,11 +36,11 @@ class ModelArguments(Group):
     )
     torch_compile: bool = arg(False, "Compile the model with `torch.compile`.")
     torch_compile_backend: str | None = arg(
-        None, "Backend of `torch.compile`. None: 'inductor'. Turns on `torch_compile`."
+        None, "Backend of `torch.compile`. A value turns on `torch_compile`. None: 'inductor'."
     )
     torch_compile_mode: str | None = arg(
         None,
-        "Mode of `torch.compile`. None: its default. Turns on `torch_compile`.",
+        "Mode of `torch.compile`. A value turns on `torch_compile`. None: the default mode.",
         choices=(None, *COMPILE_MODES),
     )
     use_liger_kernel: bool = arg(False, "Replace layers with the faster kernels of the package liger-kernel.")

@@ -36,8 +36,8 @@ class OptimizerArguments(Group):
     )
     optim_target_modules: str | list[str] | None = arg(
         None,
-        "Linear layers that GaLore and APOLLO project: 'all-linear', a list of parts of layer names, or one regular "
-        "expression. Other optimizers ignore it.",
+        "Linear layers whose gradients GaLore and APOLLO compress: 'all-linear', a list of parts of layer names, or "
+        "one regular expression. Other optimizers ignore it.",
     )
     weight_decay: float = arg(
         0.0, "Weight decay per step, multiplied by the learning rate. Biases and normalization layers do not decay."

@@ -23,16 +23,15 @@ class OutputArguments(Group):
     def output_path(self) -> Path:
         """The output folder as an absolute path.
 
-        A relative path starts at the working folder of the moment when the arguments were created.
-
-        A program that changes its working folder still writes all files of a run into one folder.
+        A relative path starts at the folder that was the working folder when the arguments were created. So a program
+        that changes its working folder later still writes all files of a run into one folder.
         """
         return self.resolved(self.output_dir)
 
     def resolved(self, path: str | os.PathLike[str]) -> Path:
         """Return an absolute path.
 
-        A relative path starts at the working folder of the moment when the arguments were created.
+        A relative path starts at the folder that was the working folder when the arguments were created.
         """
         return Path(vars(self).get("_working_folder", ""), path)
 

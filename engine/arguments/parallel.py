@@ -32,7 +32,8 @@ class ParallelArguments(Group):
     )
     ddp_static_graph: bool | None = arg(
         None,
-        "Whether every step uses the same weights, so that DDP need not search for them. None: PyTorch's default.",
+        "Whether every step uses the same weights, so that DDP searches for unused weights only once. None: PyTorch's "
+        "default.",
     )
     sharded_ddp: str | bool | list[str] = arg(
         "",
@@ -47,9 +48,9 @@ class ParallelArguments(Group):
     sharding: str = arg(
         "",
         "Sharding, with the names of PaddleNLP: '' (none), 'stage1', 'stage2' or 'stage3'. Add ' offload' to keep "
-        "the shards in host memory. 'stage1' shards the optimizer state, without ' offload'. 'stage2' also shards "
-        "gradients and weights. 'stage2' gathers the weights for forward, and keeps them until backward is done. "
-        "'stage3' frees the weights after forward, and gathers them again for backward.",
+        "the shards in host memory. 'stage1' shards only the optimizer state, and does not work with ' offload'. "
+        "'stage2' also shards gradients and weights. 'stage2' gathers the weights for forward, and keeps them until "
+        "backward is done. 'stage3' frees the weights after forward, and gathers them again for backward.",
         none=True,
     )
     sharding_degree: int = arg(
@@ -88,7 +89,7 @@ class ParallelArguments(Group):
 
     @property
     def sharding_option(self) -> tuple[str, bool]:
-        """The stage of `sharding`, empty for none, and whether it offloads."""
+        """The stage in `sharding` (empty if there is none), and whether `sharding` has the word 'offload'."""
         words = self.sharding.split()
         return next((word for word in words if word != "offload"), ""), "offload" in words
 

@@ -16,19 +16,19 @@ class PrecisionArguments(Group):
 
     bf16: bool = arg(
         False,
-        "Mixed precision: forward and backward compute in bfloat16 where that is safe. Excludes `fp16`. The "
-        "weights stay float32, unless `fp16_opt_level` is 'O2'.",
+        "Mixed precision: forward and backward compute in bfloat16 where that is safe. The weights stay float32, "
+        "unless `fp16_opt_level` is 'O2'. Does not work with `fp16`.",
     )
     fp16: bool = arg(
         False,
         "Mixed precision in float16, with loss scaling against underflow of gradients. Prefer `bf16` if the device "
-        "supports it. Excludes `bf16`.",
+        "supports it. Does not work with `bf16`.",
     )
     fp16_opt_level: str = arg(
         "O1",
-        "Level of `bf16` and `fp16`. 'O0': full precision. 'O1': half precision where that is safe. 'O2': also "
-        "weights in half precision. With 'O2' the optimizer updates float32 copies of the weights. 'O2' does not "
-        "work with sharding.",
+        "Level of mixed precision with `bf16` or `fp16`. 'O0': full precision. 'O1': half precision where that is "
+        "safe. 'O2': as 'O1', and the weights are in half precision too. With 'O2' the optimizer updates float32 "
+        "copies of the weights. 'O2' does not work with sharding.",
         choices=("O0", "O1", "O2"),
         none=True,
     )
@@ -37,8 +37,8 @@ class PrecisionArguments(Group):
     )
     bf16_full_eval: bool = arg(
         False,
-        "Convert the weights to bfloat16 for `evaluate()` and `predict()` outside of training. Halves the memory. "
-        "Excludes `fp16_full_eval`.",
+        "Convert the weights to bfloat16 for `evaluate()` and `predict()` outside of training. This halves their "
+        "memory. Does not work with `fp16_full_eval`.",
     )
     fp16_full_eval: bool = arg(
         False, "Convert the weights to float16 for `evaluate()` and `predict()` outside of training."

@@ -40,12 +40,13 @@ class ReportingArguments(Group):
     )
     logging_first_step: bool = arg(False, "Also log the first step.")
     logging_nan_inf_filter: bool = arg(
-        False, "Exclude NaN and infinite losses from the logged average. False shows them; transformers hides them."
+        False,
+        "Exclude NaN and infinite losses from the logged average. False shows them. transformers' default is True.",
     )
     include_num_input_tokens_seen: str | bool = arg(
         "no",
-        "Log the number of input tokens so far. 'no' or False: off. 'all' or True: with padding. 'non_padding': "
-        "without padding. After construction, `args.include_num_input_tokens_seen` is 'no', 'all' or "
+        "Log the number of input tokens so far. 'no' or False: off. 'all' or True: padding counts. 'non_padding': "
+        "padding does not count. After construction, `args.include_num_input_tokens_seen` is 'no', 'all' or "
         "'non_padding'.",
         choices=("no", "all", "non_padding", True, False),
     )
@@ -54,19 +55,20 @@ class ReportingArguments(Group):
         "",
         "Checks that cost time: one name, several names (separated by a space, or a list), or '' for none. "
         "'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a callback "
-        "that raises a flag on some ranks only. 'callbacks' names a handler that makes a forbidden change. "
+        "that raises a flag on some ranks only. 'callbacks' names a handler that makes a forbidden change: see the "
+        "callback `WatchCallbacks`. "
         "After construction, `args.debug` is a list.",
     )
     capsule: bool | str = arg(
         "auto",
         "Write each failing step to a folder, for `trainbus rerun`. True: always. False: never. 'auto': only on a CPU, "
-        "and only if it costs little. 'auto' takes at most 1 % of the time, and at most 1 GB.",
+        "and only if it costs little. 'auto' takes at most 1 % of the time, and writes no capsule above 1 GB.",
         choices=("auto", True, False),
     )
     disable_tqdm: bool | None = arg(
         None,
-        "Print lines instead of progress bars, and no opening and closing lines. None: bars in a terminal or a "
-        "notebook, lines elsewhere.",
+        "Print lines instead of progress bars, and leave out the opening and closing lines of a run. None draws bars "
+        "in a terminal or a notebook, and prints lines elsewhere.",
     )
     record: bool = arg(
         False,
@@ -80,9 +82,10 @@ class ReportingArguments(Group):
     )
     dry_batch: bool | str = arg(
         "auto",
-        "Check the training before its first step. 'auto' compares the parameters with the optimizer and the metrics "
-        "with the evaluations; it reads no sample and calls no code of the program. True also runs forward and "
-        "backward of the largest batch and prints memory, loss, labels and padding. False: no check.",
+        "Check the training before its first step. 'auto' checks that the optimizer has all trainable parameters, and "
+        "that evaluations measure the metrics that callbacks read. 'auto' reads no sample and calls none of your code. "
+        "True also runs forward and backward of the largest batch, and prints memory, loss, labels and padding. False "
+        "turns the check off.",
         choices=("auto", True, False),
     )
     plan: str | None = arg(
@@ -94,8 +97,8 @@ class ReportingArguments(Group):
     report_to: str | list[str] | None = arg(
         None,
         "Trackers that receive the logs: one name, a list of names, 'all' or 'none'. 'all': every tracker whose "
-        "package is installed. The name of an installed plugin also works. None: 'tensorboard' if `logging_dir` is "
-        "set and TensorBoard is installed, else 'none'. After construction, `args.report_to` is a list.",
+        "package is installed. The name of an installed plugin also works. None means 'tensorboard' if `logging_dir` "
+        "is set and TensorBoard is installed, else 'none'. After construction, `args.report_to` is a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
     project: str | None = arg(None, "Name of the project in trackers. None: the setting of the tracker.")

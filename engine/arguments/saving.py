@@ -17,7 +17,7 @@ class SavingArguments(Group):
     save_strategy: SaveStrategy | str = arg(
         SaveStrategy.STEPS,
         "When to save a checkpoint: 'no' (never), 'steps' (every `save_steps`), 'epoch' (after each epoch) or "
-        "'best'. 'best': after each evaluation with the best metric so far. 'best' needs an `eval_strategy`.",
+        "'best'. 'best' saves after each evaluation with the best metric so far, and needs an `eval_strategy`.",
         choices=SaveStrategy,
     )
     save_steps: float = arg(
@@ -41,15 +41,15 @@ class SavingArguments(Group):
     )
     async_save: bool = arg(
         True,
-        "Write checkpoints on a background thread of each process, while training continues. The thread writes a copy "
-        "in host memory. With a handler of on_save, training waits for the write.",
+        "Write checkpoints on a background thread of each process, while training continues. The thread writes from a "
+        "copy in host memory. If a callback handles `on_save`, training waits for the write.",
         none=True,
     )
     link_unchanged: bool = arg(
         False,
-        "Share files that did not change since the last checkpoint: they become hard links to its files. Frozen "
-        "weights then need no space. A smaller `max_shard_size` lets more files stay equal. Damage to a shared file "
-        "damages each checkpoint that has it.",
+        "Store a file that did not change since the last checkpoint as a hard link to the file there. With links, "
+        "frozen weights need space only once. With a smaller `max_shard_size`, more files stay unchanged. Damage to a "
+        "shared file damages each checkpoint that has it.",
         none=True,
     )
     max_shard_size: str | int = arg(

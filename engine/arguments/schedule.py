@@ -24,7 +24,9 @@ class ScheduleArguments(Group):
         enum=SchedulerType,
     )
     lr_scheduler_kwargs: dict[str, Any] | None = arg(
-        None, "Further options of the schedule, such as {'num_cycles': 2}. None: its defaults.", json=True
+        None,
+        "Further options of the schedule, such as {'num_cycles': 2}. None: the defaults of the schedule.",
+        json=True,
     )
     warmup_steps: float = arg(
         0, "Steps in which the learning rate rises linearly from 0 to its peak. Below 1: a fraction of the run."

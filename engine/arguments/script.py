@@ -27,7 +27,7 @@ class ScriptArguments(Group):
     resume_from_checkpoint: str | bool | None = arg(
         None,
         "Checkpoint folder that the script should pass to `train()`. True: the newest checkpoint in `output_dir`. "
-        "'auto': the same, if there is any.",
+        "'auto' means the newest checkpoint too, or a new run if there is none.",
         path=True,
     )
 

@@ -21,14 +21,15 @@ class GenerationArguments(Group):
     )
     generation_max_length: int | None = arg(
         None,
-        "Largest length of a generated sequence, in tokens; the prompt of a decoder counts. None: the model's setting.",
+        "Largest length of a generated sequence, in tokens. For a decoder-only model, the prompt counts too. None: the "
+        "model's setting.",
     )
     generation_num_beams: int | None = arg(
         None, "Number of beams for beam search; 1 turns it off. None: the model's setting."
     )
     generation_config: Any = arg(
         None,
-        "A `GenerationConfig`, or the path of a file or folder with a saved one. None: the model's own.",
+        "A `GenerationConfig`, or the path of the file or folder in which one is saved. None: the model's own.",
     )
     sortish_sampler: bool = arg(
         False, "Same as `train_sampling_strategy='group_by_length'`: samples of similar length share a batch."

@@ -58,7 +58,7 @@ class Serializable:
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of the fields that the user set. Their values differ from the values of unset fields."""
+        """Names of the fields that the user set: the fields with a value other than the default."""
         fallbacks = self.fallbacks()
         defaults = {field.name: default_of(field) for field in fields(self)}
         return frozenset(

@@ -9,9 +9,7 @@ from typing import Any
 
 _NO_APEX = "apex is no longer maintained. Remove the argument to use PyTorch's own mixed precision."
 _NO_ACCELERATOR = "only CUDA GPUs and CPUs are supported. Use 'gpu' or 'cpu'."
-_ONE_GPU = (
-    "the environment selects GPUs. Use 'gpu', and start the program with the number, such as CUDA_VISIBLE_DEVICES=0."
-)
+_ONE_GPU = "the environment selects the GPU. Use 'gpu', and start the program with CUDA_VISIBLE_DEVICES=0, for example."
 
 UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("train_sampling_strategy", "batch_rebalance"): (

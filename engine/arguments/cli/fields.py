@@ -25,7 +25,8 @@ class Argument:
     aliases: tuple[str, ...] = ()
     """Other names of the field, which its dataclass translates itself."""
     is_hidden: bool = False
-    """Whether `--help` leaves the field out. True for aliases of older trainers that have different values."""
+    """Whether `--help` leaves the field out. True for aliases that take other values than the argument, such as
+    `adafactor` for `optim`."""
 
     @property
     def name(self) -> str:
@@ -133,7 +134,7 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and hidden arguments for aliases with different values.
+    """Return the arguments of all classes, and hidden arguments for aliases that take other values than the argument.
 
     A field of any class overrides an alias with the same name.
 
@@ -167,7 +168,7 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return a hidden argument for an alias with different values. The dataclass `owner` translates the values."""
+    """Return a hidden argument for an alias that takes other values than its argument. `owner` translates them."""
     made: Any = field(default=None)
     made.name = name
     return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)

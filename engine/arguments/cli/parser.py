@@ -43,10 +43,9 @@ class ArgumentParser(argparse.ArgumentParser):
     with default True also has `--no_name`. A list takes several values, a dict takes JSON, and `none` is None if the
     field accepts None. Fields that are not set keep the default of their dataclass.
 
-    `add_argument` works as in `argparse`; its values are returned in a namespace after the instances. It also takes the
-    options of `argparse.ArgumentParser`, such as `prog` and `description`. With `exit_on_error=False`, an invalid
-    command line raises
-    `ArgumentError` instead of ending the program with status 2.
+    `add_argument` works as in `argparse`; its values are returned in a namespace after the instances. The constructor
+    also takes the options of `argparse.ArgumentParser`, such as `prog` and `description`. With `exit_on_error=False`,
+    an invalid command line raises `ArgumentError` instead of ending the program with status 2.
 
     Raises:
         ArgumentError: Two dataclasses define the same flag.
@@ -107,7 +106,8 @@ class ArgumentParser(argparse.ArgumentParser):
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Return an instance of each dataclass from values by field name.
 
-        A string for a field of another type is parsed as on the command line: YAML reads `1e-4` as a string.
+        If a value is a string and its field has another type, the string is parsed as on the command line. For example,
+        YAML reads `1e-4` as a string.
 
         Args:
             args: Field name -> value.
@@ -271,7 +271,7 @@ class ArgumentParser(argparse.ArgumentParser):
         converted, problems = {}, []
         for name, value in values.items():
             if name == "plugins" and name in converted:
-                continue  # an option of a plugin before it has read the value
+                continue  # an option of a plugin came first, and has read the value of `plugins` already
             if argument := self._by_key.get(name):
                 converted[name] = value
                 try:
@@ -306,7 +306,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class _StoreValue(argparse.Action):
-    """Stores the value of a flag in the namespace. The last flag of a field wins, under any of its names."""
+    """Stores the value of a flag in the namespace. If a field has several flags, under any names, the last one wins."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)

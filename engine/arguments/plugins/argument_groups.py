@@ -42,7 +42,7 @@ def row_of(plugin: Plugin) -> Mapping[str, Any]:
     """Return the description of a plugin, from its manifest or, without a manifest, from its class.
 
     Raises:
-        TrainbusError: if it has no manifest and cannot be loaded.
+        TrainbusError: if the plugin has no manifest and cannot be loaded.
     """
     return plugin.manifest() or described(plugin)
 
@@ -85,7 +85,7 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
 
 
 _HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}
-"""The options that every callback has. The help does not show them."""
+"""The description of each option that every callback has. The help does not show these options."""
 
 
 class _StoreOption(argparse.Action):
@@ -104,7 +104,10 @@ class _StoreOption(argparse.Action):
 
 
 def _value(word: str, type_text: str) -> Any:
-    """Return the value of a word. Brackets are a literal, unless the option takes only text."""
+    """Return the value of a word of the command line.
+
+    A word in brackets is read as a Python literal, unless the option takes only text.
+    """
     if type_text in ("int", "float"):
         return _number(word)
     if word.lstrip()[:1] in ("[", "(", "{") and _SEVERAL.search(type_text):

@@ -110,7 +110,8 @@ def spec_of(callback: Any) -> Spec:
     """Return a callback as a name and options.
 
     Raises:
-        ArgumentError: if a value cannot be written as text, or if its class is defined inside a function.
+        ArgumentError: if a value cannot be written as text, or if the class of the callback is defined inside a
+            function.
     """
     cls = type(callback)
     name = name_of(cls)
@@ -128,7 +129,7 @@ def spec_of(callback: Any) -> Spec:
 
 
 def literal(value: Any) -> Any:
-    """Convert a value for a text: to a literal, a trigger or a `Call`.
+    """Convert a value to a form that a text can hold: a literal, a trigger or a `Call`.
 
     Raises:
         ArgumentError: if the value cannot be converted.
@@ -163,6 +164,7 @@ def _trigger(trigger: Trigger) -> Any:
 
 
 def parts_of(trigger: Trigger) -> Iterator[Trigger]:
+    """Yield the triggers that a combined trigger joins; any other trigger itself."""
     if isinstance(trigger, (Either, Both)):
         yield from parts_of(trigger.left)
         yield from parts_of(trigger.right)

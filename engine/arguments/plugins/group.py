@@ -17,16 +17,17 @@ class PluginArguments(Group):
     callbacks: str | list[str] | dict[str, Any] | None = arg(
         [],
         "Callbacks of the run, as texts such as 'early_stopping(patience=3)' or 'package.module:Class(x=1)'. The "
-        "name of an installed plugin also works, and a mapping from names to options. The callbacks join the list "
-        "that the Trainer receives. After construction, `args.callbacks` is a list of texts.",
+        "name of an installed plugin also works. A mapping from names to options works too, such as "
+        "{'early_stopping': {'patience': 3}}. The callbacks join the list that the Trainer receives. After "
+        "construction, `args.callbacks` is a list of texts.",
         texts=True,
         repeats=True,
     )
     plugins: str | list[str] | dict[str, Any] | None = arg(
         [],
-        "Installed plugins that join the run, as texts such as 'damp_spikes(factor=4)'. 'no:NAME' leaves out a "
-        "plugin. Some plugins join every run. Leave one out with 'no:NAME', or with the flag `-p no:NAME`. After "
-        "construction, `args.plugins` is a list of texts.",
+        "Installed plugins that join the run, as texts such as 'damp_spikes(factor=4)'. Some plugins join every run. "
+        "'no:NAME' leaves out the plugin NAME; on a command line, `-p no:NAME` does the same. After construction, "
+        "`args.plugins` is a list of texts.",
         texts=True,
         repeats=True,
         aliases=("-p",),

@@ -65,7 +65,7 @@ def _of_target(target: Any) -> dict[str, Any]:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return the items of a tuple; none of another value, which `problems_of` reports."""
+    """Return the items of a tuple or list; an empty tuple for any other value, which `problems_of` reports."""
     return value if isinstance(value, (tuple, list)) else ()
 
 
@@ -95,10 +95,15 @@ def _name(other: Any) -> str:
 
 
 def problems_of(plugin: Plugin) -> list[str]:
-    """Return the problems of a plugin. This imports it.
+    """Return the problems of a plugin. This imports the plugin.
 
-    The checks are: the plugin can be imported. It offers a callback class or a function. Its events, parameters and
-    annotations are valid. Its contract is supported. Its manifest is not outdated.
+    It checks that:
+
+    - the plugin can be imported, and offers a callback class or a function,
+    - its events, parameters and annotations are valid,
+    - its contract is supported,
+    - its manifest is not outdated,
+    - runs can use its name, and no other package offers the same name.
     """
     try:
         target = unbound(plugin.load())[0]
@@ -127,7 +132,10 @@ def problems_of(plugin: Plugin) -> list[str]:
 
 
 def _problem_of_name(name: str) -> str:
-    """Return why runs cannot name a plugin, or mean another thing with its name; empty if they can."""
+    """Return the problem of a plugin's name; empty if there is none.
+
+    A name is a problem if texts and flags cannot contain it, or if it means something else there.
+    """
     remedy = "use letters, digits and underscores in the entry point"
     if "." in name and name.replace(".", "_").isidentifier():
         return f"the options of {name!r} have no flags: {remedy}"
@@ -155,7 +163,7 @@ def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
         package: the name of the distribution, or of a package that it installs.
 
     Raises:
-        ArgumentError: if it is not installed, offers no plugin, or is a single module.
+        ArgumentError: if the package is not installed, offers no plugin, or is a single module.
         TrainbusError: if a plugin cannot be imported.
     """
     names = packages_distributions().get(package.replace("-", "_"), [])

@@ -68,8 +68,8 @@ def find(name: str) -> Any:
 
     Raises:
         ArgumentError: for an unknown name, with the nearest known name.
-        MissingExtra: if its package is not installed.
-        TrainbusError: if it is a plugin that cannot be loaded.
+        MissingExtra: if the callback needs a package that is not installed.
+        TrainbusError: if the name is the name of a plugin that cannot be loaded.
     """
     if ":" in name:
         try:
@@ -103,7 +103,7 @@ def find_plugin(name: str) -> Any:
 
     Raises:
         ArgumentError: for an unknown name, with the nearest known name.
-        TrainbusError: if it cannot be loaded.
+        TrainbusError: if the plugin cannot be loaded.
     """
     plugins = installed()
     if name not in plugins:
@@ -117,7 +117,7 @@ def offered_by(plugin: Plugin) -> Any:
     """Import and return the class or function of a plugin.
 
     Raises:
-        TrainbusError: if it cannot be loaded, or if it is something else.
+        TrainbusError: if the plugin cannot be loaded, or if it offers something else.
     """
     target = plugin.load()
     if problem := problem_of_offer(target):

@@ -70,7 +70,7 @@ def options_of(target: Any) -> dict[str, Option]:
         for field in dataclasses.fields(target):
             if field.init:
                 default = default_of(field)
-                # A secret neither takes part in comparisons nor in the text of the callback.
+                # A secret is a field with `compare=False` and `repr=False`.
                 shown = field.compare or field.repr
                 hint = hints.get(field.name, Any)
                 text = _shown(field.type, hint)
@@ -120,7 +120,7 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `OF_ALL` that the constructor does not take. They are set as attributes."""
+    """Return the options of `OF_ALL` that the constructor does not take. They are set as attributes afterwards."""
     if not issubclass(cls, Callback) or takes_any_option(cls):
         return {}
     parameters = inspect.signature(cls).parameters

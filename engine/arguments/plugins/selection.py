@@ -20,10 +20,10 @@ from .text import Spec, as_texts, split, unknown_name
 logger = logging.getLogger(__name__)
 
 ONLY = "TRAINBUS_PLUGINS"
-"""The environment variable with the only plugins that join: texts that commas separate, or `none`."""
+"""The environment variable that lists the only plugins that join: texts, separated by commas, or `none`."""
 
 DISABLED = "TRAINBUS_DISABLE_PLUGINS"
-"""The environment variable with plugins that never join: names that commas separate, or `all`."""
+"""The environment variable that lists plugins that never join: names, separated by commas, or `all`."""
 
 OFF = "no:"
 """The prefix in `plugins` that leaves a plugin out."""
@@ -34,9 +34,9 @@ class Request:
     """The plugins that a run names, leaves out or excludes."""
 
     named: Sequence[Spec] = ()
-    """The plugins that its arguments name."""
+    """The plugins that the arguments of the run name."""
     off: Collection[str] = ()
-    """The names that its arguments leave out with `no:`."""
+    """The names of the plugins that the arguments leave out with `no:`."""
     only: Sequence[Spec] | None = None
     """The plugins of `TRAINBUS_PLUGINS`; None if it is not set."""
     disabled: Collection[str] = ()
@@ -78,9 +78,9 @@ class Selection:
     """The decision about the plugins of a run."""
 
     joins: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
-    """The plugins that join, by name: the text, and why."""
+    """Name of each plugin that joins -> its text, and why it joins: `auto`, `named`, or an environment variable."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """The plugins that a setting leaves out, by name: which setting."""
+    """Name of each plugin that is left out -> the setting that leaves it out."""
     problems: Sequence[str] = ()
     """The problems of the request."""
 

@@ -112,7 +112,8 @@ def as_texts(value: Any) -> Any:
 def _with_options(name: str, options: dict[str, Any]) -> str:
     """Return the text of a name with options.
 
-    A name that has options already, such as `ema(decay=0.9)`, takes no others: the result cannot be parsed.
+    A name that has options already, such as `ema(decay=0.9)`, takes no others. The result is then a text that
+    `Spec.parse` refuses.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 
@@ -228,7 +229,10 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def _of_another_form(argument: str, value: Any) -> str:
-    """Return the problem of a mapping in which an option is not below the name of its callback; empty if it is none."""
+    """Return the problem of a mapping in which an option is not below the name of its callback.
+
+    Empty if the value is not a mapping.
+    """
     if not isinstance(value, Mapping):
         return ""
     given = next(name for name, options in value.items() if options is not None and not isinstance(options, Mapping))
