@@ -98,7 +98,7 @@ def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
 
 
 class ExportableState:
-    """A callback with a state, with the interface of transformers.
+    """Base class of transformers for callbacks whose state is saved.
 
     A resume restores the callback state. The method `state` returns `{"args": ..., "attributes": ...}`: the arguments
     of the constructor, and other attributes to restore.
@@ -123,9 +123,9 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     It has the name and the arguments of transformers' callback.
 
-    The callback reads the training arguments `metric_for_best_model` and `greater_is_better`.
-    `EarlyStopping("eval_loss", patience=3)` needs neither of them. A subclass may override `check_metric_value` to
-    change the rule, or `on_evaluate` to make the whole decision.
+    The callback reads the training arguments `metric_for_best_model` and `greater_is_better`. trainbus also has
+    `EarlyStopping("eval_loss", patience=3)`, which needs no training arguments. A subclass of this callback may
+    override `check_metric_value` to change the rule, or `on_evaluate` to make the whole decision.
 
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.

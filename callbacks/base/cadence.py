@@ -24,7 +24,8 @@ class Cadence(Callback):
     The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`.
+    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`. The
+    variant is the name of an additional instance, such as the prefix of a second `Log`.
     """
 
     previews = True
@@ -32,14 +33,14 @@ class Cadence(Callback):
     flag: ClassVar[Flag]
     """The flag that the callback raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""
-    """A second remedy for the error about two equal instances."""
+    """The end of the error about two instances that exclude each other: a second remedy."""
 
     trigger: Trigger
     """When the flag is raised."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
     _cost: float = field(default=math.inf, init=False, repr=False, compare=False)
-    """Seconds of the last work; infinity if unknown."""
+    """Duration in seconds of the last log, evaluation or save that the flag requested; infinity if unknown."""
     _timers: list[Handle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

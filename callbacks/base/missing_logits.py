@@ -1,4 +1,4 @@
-"""Logits that were not computed."""
+"""A placeholder for logits that were not computed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ALLOWED = ("__get__", "size", "dim", "numel", "ndimension", "is_floating_point"
 
 
 class MissingLogits(torch.Tensor):
-    """What an output layer returns if `ChunkedCrossEntropy` computes the loss from its input.
+    """The result of an output layer if `ChunkedCrossEntropy` computes the loss from the input of this layer.
 
-    It has the shape of the logits, and no values. Any operation on it raises an error.
+    The tensor has the shape of the logits, and no values. Any operation on it raises an error.
     """
 
     hidden: torch.Tensor

@@ -96,7 +96,8 @@ class _Changes:
     """The present changes of one module.
 
     An instance is the `__getstate__` of its module. `copy` and `pickle` call it, because they look this method up in
-    the module and not in its class. A forward in the state would still compute with the weights of this module.
+    the module and not in its class. The state lacks the changes: a copy with a replaced forward would still compute
+    with the weights of this module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -141,7 +142,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """Leave the module, if no change is left."""
+        """Remove this object from the module if no change is left."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

@@ -29,7 +29,7 @@ SHOWN_VALUES = 16
 class Predictions:
     """Settings for the tables and charts of each evaluation in a tracker.
 
-    A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Use it as
+    A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
     `Wandb(tables=Predictions(rows=64))`. Evaluations then compute logits, also without `compute_metrics`. Only the
     logits of one batch are in memory at a time.
     """

@@ -108,7 +108,7 @@ class ServiceTracker(RowTracker):
         record = folder / f"{self.service.lower()}-{run.run_id or 'evaluation'}"
 
         def open_session() -> TrackerSession:
-            with contextlib.suppress(OSError):  # the record is missing then, and the run is not
+            with contextlib.suppress(OSError):  # the run works without the record
                 folder.mkdir(parents=True, exist_ok=True)
             session = self.open_session(opening, name, config)
             session.record = record
@@ -124,7 +124,7 @@ def _keep(record: Path, step: int, rows: int) -> None:
     try:
         beside.write_text(f"{step} {rows}", encoding="utf-8")
         os.replace(beside, record)
-    except OSError as error:  # the row is written: an error here would write it a second time
+    except OSError as error:  # the service has the row: an error here would make the worker write it again
         logger.debug("The last written step cannot be kept in %s: %s", record, error)
 
 

@@ -134,7 +134,7 @@ class StepCapture:
         now = time.perf_counter()
         self._trial.append((self._spent + now - began, now))
         if len(self._trial) == TRIED:
-            # Medians: another program or an evaluation makes a few steps long.
+            # Medians, because another program or an evaluation can make a few steps long.
             of_capture = median(spent for spent, _ in self._trial)
             of_step = median(later - earlier for (_, earlier), (_, later) in pairwise(self._trial))
             if of_capture > SHARE * of_step:

@@ -145,7 +145,7 @@ class TrackerWorker:
             opened = self._make(self._opens)
             self._tried.set()
             if opened or closing:
-                self._opens = _nothing  # the worker does not keep the tracker alive
+                self._opens = _nothing  # otherwise the worker would keep the tracker alive
                 if opened and self.reason:
                     logger.warning("%s works now. The rows that waited are written.", self.name)
                 return opened

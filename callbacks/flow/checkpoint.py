@@ -63,10 +63,11 @@ class Checkpoint(Cadence):
     """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
     async_save: bool = True
     """Copy the checkpoint to host memory and write it on a thread while training continues. Training still waits for
-    the write in two cases: with a handler of `on_save`, and if the model cannot be written from a copy. Handlers of
-    `on_commit` do not stop training. One checkpoint is written at a time."""
+    the write in two cases: if a callback handles `on_save`, and if the model cannot be written from a copy. For
+    handlers of `on_commit`, which also run after the write, training does not wait. One checkpoint is written at a
+    time."""
     link_unchanged: bool = False
-    """Share files that did not change since the last checkpoint: they become hard links to its files."""
+    """Store a file that did not change since the last checkpoint as a hard link to the file there."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
@@ -104,7 +105,7 @@ class Checkpoint(Cadence):
         if not run.ranks.single_process:
             self._writer = RanksWriter()
         if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
-            # At the first save, the steps so far would be lost.
+            # An error at the first save would lose all steps before it.
             with run.activity(CHECK_FOLDER):
                 self._guarded(run, lambda: on_all(run, lambda: run.storage.check(run)))
 
@@ -120,7 +121,8 @@ class Checkpoint(Cadence):
         run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
-        # A veto on one rank is enough: the other ranks would wait for its part. The same is true for waiting.
+        # If one rank vetoes the save, no rank saves: the others would wait for its part. If one rank must wait for the
+        # write, all ranks wait.
         of_ranks = run.ranks.gather_numbers(int(control.vetoed("save")), int(self._waits(run)))
         if any(vetoed for vetoed, _ in of_ranks):
             logger.warning("The checkpoint of step %d is not written: a callback vetoed it.", step)
@@ -207,7 +209,8 @@ class Checkpoint(Cadence):
         except Exception as error:
             if writing is None or run.exception is None or not connection_lost(error):
                 raise
-            # The run ends with the reason. A second traceback of the same loss explains nothing.
+            # The run ends with an error that has the reason. A second traceback of the same lost connection explains
+            # nothing.
             logger.warning(
                 "The connection to another rank was lost while the checkpoint of step %d was written.", writing.step
             )
@@ -225,7 +228,8 @@ class Checkpoint(Cadence):
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
         """Announce a checkpoint that the thread wrote to the handlers, but not to the watchers of the bus.
 
-        The speed of the thread decides the step of this event. So traces and recordings of equal runs stay equal.
+        The speed of the thread decides at which step this happens. Traces and recordings of equal runs stay equal,
+        because they leave it out.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:

@@ -77,7 +77,7 @@ class ControlFile(Callback):
             else:
                 self._waiting.append(request)
         if self._waiting:
-            # All ranks see the reason of a request. Each changes the settings when it serves this one.
+            # All ranks receive the reason of a request. Each rank changes its settings when it serves this log request.
             control.request("log", _TOLD + ", ".join(self._waiting))
 
     @order(Stage.PREPARE)

@@ -93,7 +93,7 @@ class Evaluate(Cadence):
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
         if self._interrupted and run.randomness:
-            # The repeated evaluation draws random numbers before the next step does, as in an unbroken run.
+            # The repeated evaluation draws random numbers before the next step does, as in an uninterrupted run.
             run.restore_rng(run.randomness)
             self._evaluate(run)
             run.continue_from(run.rng_states())
@@ -115,7 +115,7 @@ class Evaluate(Cadence):
         dataset = self.dataset
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
-        self._interrupted = True  # a checkpoint that is written after an error says so
+        self._interrupted = True  # so that a checkpoint that is written after an error records it
         before, workers = run.rng_states(), run.eval_loaders.state_dict()
         try:
             with planned(run, plan or EvaluationPlan(self.rows)):

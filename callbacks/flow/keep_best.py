@@ -57,7 +57,7 @@ class KeepBest(Callback):
     save: bool = True
     """Request a checkpoint when a new best value appears."""
     load_at_end: bool = True
-    """Load the best model when training ends, for any reason."""
+    """Load the best model when training ends, also if it ends early."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)

@@ -40,15 +40,15 @@ def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
 class SkipBatches(Callback):
     """Skips batches before their forward.
 
-    A skipped batch has no loss and no gradients. If all batches of a step are skipped, there is no update.
+    A skipped batch has no loss and no gradients.
 
         SkipBatches("skipped_batches.json")                          # a file that `SkipSpikes` wrote
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
 
-    The run keeps its number of steps. If all batches of a step are skipped, `state.steps_skipped` grows by one. For the
-    logged loss, the loss of a skipped batch is the mean loss of the batches before it. Even if some batches of a step
-    are skipped, the loss of the step is divided by the number of all its batches. On several ranks, all ranks skip a
-    batch if `when` is true on one of them.
+    The run keeps its number of steps. If all batches of a step are skipped, there is no update, and
+    `state.steps_skipped` grows by one. If only some batches of a step are skipped, the loss of the step is still
+    divided by the number of all its batches. In the logged loss, a skipped batch counts with the mean loss of the
+    batches before it. On several ranks, all ranks skip a batch if `when` is true on one of them.
 
     Raises:
         DataError: if the list cannot be read.

@@ -28,7 +28,7 @@ class AveragedWeights(Callback):
     The average replaces the weights during evaluations, in checkpoints, and after training.
 
     Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
-    float32 or wider. A subclass fills `_average`, a dict of name -> tensor. It is empty before the average begins.
+    float32 or wider. A subclass fills `_average`, a dict of name -> tensor, which is empty before the average begins.
     """
 
     capabilities = frozenset({Capability.REPLACES_WEIGHTS})

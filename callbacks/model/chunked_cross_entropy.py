@@ -34,14 +34,15 @@ class ChunkedCrossEntropy(Callback):
     hidden states and the output layer to torch's `linear_cross_entropy`, which never holds all logits. Loss and
     gradients are the same except for rounding. Evaluations and predictions compute all logits, as before.
 
-    It works with models of transformers whose loss is the usual one of causal language models, with torch 2.13 or
-    later. It saves most if the batch has more tokens than the width of the model, and a large vocabulary. In training,
-    the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output layer and the loss
-    compute in float32, which is more exact and slower. Weights in half precision are refused.
+    It needs torch 2.13 or later, and a model of transformers with the usual loss of causal language models. It saves
+    the most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the model. In
+    training, the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output layer and
+    the loss compute in float32, which is more exact and slower. Weights in half precision are refused.
 
     Raises:
-        ArgumentError: for another version of torch, a `chunk` below 1, or with `label_smoothing_factor`.
-        ModelError: if the model has no such loss or output layer, or if code reads or changes the logits.
+        ArgumentError: for an earlier version of torch, a `chunk` below 1, or with `label_smoothing_factor`.
+        ModelError: if the model has another loss, if its output layer is not an `nn.Linear`, or if code reads or
+            changes the logits.
     """
 
     stage = Stage.PREPARE
@@ -95,8 +96,8 @@ class ChunkedCrossEntropy(Callback):
             )
         if has_own(head, "forward"):
             raise ModelError(
-                f"ChunkedCrossEntropy: the forward of the output layer of {name} was replaced, so its logits may be "
-                "other ones than those of an nn.Linear. Leave the callback out."
+                f"ChunkedCrossEntropy: the forward of the output layer of {name} was replaced, so its logits may "
+                "differ from the logits of an nn.Linear. Leave the callback out."
             )
         forward, project = model.forward, head.forward
 

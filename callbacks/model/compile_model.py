@@ -57,9 +57,9 @@ class Compile(Callback):
     dynamic: bool | None = None
     """Whether to compile for dynamic shapes, so that a new shape needs no new compilation. None: PyTorch decides."""
     regions: Kinds | str = ()
-    """The modules to compile, each by itself: their classes, or the names of these classes. `"blocks"`: the classes in
-    `_no_split_modules` of a transformers model, or the members of the outermost `nn.ModuleList`s. Default: the whole
-    model."""
+    """The modules to compile, each by itself: their classes, or the names of these classes. `"blocks"` stands for the
+    classes in `_no_split_modules` of a transformers model, or for the members of the outermost `nn.ModuleList`s.
+    Default: the whole model."""
     _before: list[tuple[nn.Module, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warm: bool = field(default=False, init=False, repr=False, compare=False)
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
@@ -152,8 +152,8 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
 
 
 _CODES: WeakKeyDictionary[type, CodeType] = WeakKeyDictionary()
-"""Class of modules -> the code of its calls. The modules of a class share graphs, and torch limits the graphs of a
-code."""
+"""Class of modules -> the code object of its calls. The modules of a class share compiled graphs. Classes do not share
+a code object, because torch limits the number of graphs per code object."""
 
 
 def _graphs() -> int:

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class OffloadActivations(Callback):
     """Copies activations to host memory in forward, and back to the GPU in backward.
 
-    The activations of these modules then take no GPU memory between forward and backward. Each step takes longer,
-    because it copies them twice. The copies have the same values, so the weights are the same, bit for bit on a CPU.
+    The activations then take no GPU memory between forward and backward. Each step takes longer, because it copies the
+    activations twice. The copies have the same values, so training reaches the same weights, bit for bit on a CPU.
     Weights and small tensors stay on the GPU. Models that change activations in place need care: torch cannot detect
     every such change if activations are offloaded.
 
@@ -112,7 +112,7 @@ class OffloadActivations(Callback):
 
 
 _Saved = tuple[torch.Tensor, torch.device, int | None]
-"""A saved tensor, its device in forward, and its version; None for a copy."""
+"""A saved tensor, its device in forward, and its version. A copy has the version None."""
 
 
 def _unpack(saved: _Saved) -> torch.Tensor:

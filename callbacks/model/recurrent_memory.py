@@ -38,7 +38,7 @@ class RecurrentMemory(Callback):
     arguments = ("past_index",)
 
     index: int = 1
-    """The index of the output. Output 0 is the loss, also for a batch without labels."""
+    """The index of the output. Output 0 is the loss. A batch without labels has no loss, but the same indices."""
     name: str = "mems"
     """The parameter of the model's forward that receives the memory."""
     _memory: Any = field(default=None, init=False, repr=False, compare=False)

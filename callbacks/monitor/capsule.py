@@ -39,8 +39,8 @@ class Capsule(Callback):
     gradient that is not finite.
 
     On a CPU, every trainer has an automatic `Capsule`. `capsule=False` turns it off. `capsule=True`, or `Capsule()` in
-    the list of callbacks, turns it on for every device and every step. The callback reads the loss of each step. This
-    takes about 40 microseconds on a CPU. On a GPU, each step waits for the device.
+    the list of callbacks, turns it on for every device and every step. The callback reads the loss of each step. On a
+    CPU this takes about 40 microseconds. On a GPU, each step then waits for the device.
 
     A capsule does not change the training. The callback writes it before the optimizer updates the weights. Each rank
     writes its own capsule.
@@ -54,7 +54,10 @@ class Capsule(Callback):
     conflicts_with = (
         Conflict(Capability.SHARDS_MODEL, _SHARDED),
         Conflict(Capability.DEEPSPEED, _SHARDED),
-        Conflict(Capability.UPDATES_IN_BACKWARD, "the weights from before the step do not exist after backward."),
+        Conflict(
+            Capability.UPDATES_IN_BACKWARD,
+            "the weights from before the step do not exist after backward. Leave one of them out.",
+        ),
     )
 
     spike: float = 10.0
@@ -136,7 +139,7 @@ class Capsule(Callback):
             shutil.rmtree(hidden, ignore_errors=True)
             logger.warning("Step %d fails (%s), and no capsule of it can be written: %s", step, reason, error)
             return
-        logger.warning("Step %d fails: %s. To make it again: trainbus rerun %s", step, reason, folder)
+        logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
         """Delete capsules of earlier sessions: the capsule of the same step, and the oldest ones above the limit."""

@@ -21,9 +21,9 @@ _TURNED_OFF: list[int] = []
 class CollectGarbage(Callback):
     """Turns Python's automatic garbage collection off during training, and collects when its trigger is due.
 
-    An automatic collection may happen in any step, and takes longer the more objects a program has. On several ranks
-    each rank collects in other steps, and all ranks wait for the slowest one. With this callback, all ranks collect at
-    the end of the same steps: `CollectGarbage(every(500))`.
+    An automatic collection may happen in any step, and takes longer the more objects a program has. On several ranks,
+    the ranks collect in different steps, and all ranks wait for the slowest one. With this callback, all ranks collect
+    at the end of the same steps: `CollectGarbage(every(500))`.
 
     Objects in reference cycles use memory until the next collection. Most objects are freed at once, as before. At the
     end of the session, also after an error, the collector is as it was before. Data workers that the session starts
@@ -38,8 +38,8 @@ class CollectGarbage(Callback):
     trigger: Trigger = field(default_factory=lambda: every(100))
     """When to collect, at the end of a step or epoch. Default: every 100 steps."""
     freeze: bool = True
-    """Whether collections skip the objects that exist when training begins (`gc.freeze`). These objects are collected
-    again after the session. If the program froze objects itself, the callback freezes no more."""
+    """Whether collections skip the objects that exist when training begins (`gc.freeze`). After the session, the
+    collector looks at these objects again. If the program itself froze objects, the callback freezes none."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _off: bool = field(default=False, init=False, repr=False, compare=False)
     _froze: bool = field(default=False, init=False, repr=False, compare=False)

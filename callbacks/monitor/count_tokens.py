@@ -41,7 +41,7 @@ class CountTokens(Callback):
 
     Set `include_num_input_tokens_seen=True`, or add `CountTokens("non_padding")` to the callbacks. It adds
     `num_input_tokens_seen`, `train_runtime` in seconds and `train_tokens_per_second` to the logs of the training. With
-    several ranks it costs one reduction per batch.
+    several ranks it costs one `all_reduce` per batch.
 
     Raises:
         ArgumentError: for another value of `which`.

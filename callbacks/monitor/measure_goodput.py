@@ -36,8 +36,8 @@ class MeasureGoodput(Callback):
 
     `trainbus status` and the report show the goodput: the share of the time of all sessions that was spent on steps
     that the run kept. Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint
-    writes no file. A thread writes the heartbeats, so steps have no extra cost. If the process is killed, only the time
-    since the last heartbeat is missing in the file.
+    writes no file. A heartbeat is a line that says that the session still runs. A thread writes the heartbeats, so
+    steps have no extra cost. If the process is killed, only the time since the last heartbeat is missing in the file.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -47,8 +47,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. It grows to 1 % of the session time so far, if that is
-    longer."""
+    """The shortest time between two heartbeats, in seconds. In a long session, heartbeats come less often: the time
+    between two of them is 1 % of the time of the session so far."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -74,7 +74,7 @@ class MeasureGoodput(Callback):
         self._finish(run)
         if not (run.saves and run.state.is_world_process_zero):  # a run that saves nothing is not resumed
             return
-        # Differences of the monotonic clock: the clock of the day may be set.
+        # Differences of the monotonic clock, because somebody may set the system clock.
         start_up, self._id = time.time() - self._built, uuid.uuid4().hex[:12]
         self._began, self._before = time.monotonic() - start_up, _parts(run)
         try:

@@ -26,8 +26,8 @@ class MemoryMetrics(Callback):
     Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. These are the metrics, where `<stage>`
     is `train`, `eval` or `test`:
 
-    - `<stage>_mem_cpu_alloc_delta`: the growth of the process's resident set;
-    - `<stage>_mem_cpu_peaked_delta`: how far the peak was above the final value;
+    - `<stage>_mem_cpu_alloc_delta`: the growth of the host memory of the process (its resident set);
+    - `<stage>_mem_cpu_peaked_delta`: how far the peak of this memory was above its final value;
     - `<stage>_mem_gpu_...`, if there is a GPU: both values for the memory that PyTorch allocated on the GPU;
     - `init_mem_...`, in the first metrics of a trainer: the same values for the construction of the trainer;
     - `before_init_mem_...`, in the first metrics too: the memory in use before the construction.

@@ -77,7 +77,8 @@ class Record(Recorder):
     _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)
     _flushed: float = field(default=0.0, init=False, repr=False, compare=False)
     _events: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The events so far of the current step, as long as it is an ordinary one."""
+    """The events so far of the current step. Empty if the step is not ordinary: if it has an event outside of
+    `_ORDINARY`, or a flag write."""
     _step: Entry = field(default_factory=dict, init=False, repr=False, compare=False)
     """The line of the current step."""
     _random: RandomStates | None = field(default=None, init=False, repr=False, compare=False)

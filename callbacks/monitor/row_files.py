@@ -65,7 +65,7 @@ class JsonLinesSession(RowFileSession):
     def prepare(self, upto: float) -> list[dict[str, Any]]:
         lines = whole_lines(self.path)
         kept = _rows_upto(self.path, map(json.loads, lines), upto)
-        if self.path.exists():  # the file stays the same one, which `tail -f` follows
+        if self.path.exists():  # truncated and not replaced, so that `tail -f` still follows the file
             os.truncate(self.path, sum(map(len, lines[: len(kept)])))
         return kept
 

@@ -22,7 +22,7 @@ from .watch_numbers import tensors_in
 
 @dataclass
 class WatchModules(Callback):
-    """Logs statistics of each module that directly owns weights, when its trigger is due.
+    """Logs statistics of each module that directly owns weights, when the trigger is due.
 
     - `gradients/<module>`: the norm of the gradients, before clipping;
     - `weights/<module>`: the norm of the weights;

@@ -80,7 +80,10 @@ class OptimizerInBackward(Callback):
         Conflict(ClipByValue, _CLIPS),
         Conflict(ClipAdaptively, _CLIPS),
         Conflict(SkipSpikes, "the weights are already updated when it would skip the update. Leave one of them out."),
-        Conflict(SaveOnException, "after an error in backward, some weights are updated and others are not."),
+        Conflict(
+            SaveOnException,
+            "after an error in backward, some weights are updated and others are not. Leave one of them out.",
+        ),
     )
 
     _run: Run | None = field(default=None, init=False, repr=False, compare=False)

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class DataParallel(Callback):
     """Splits each batch over the GPUs of one process. Each GPU computes its part with a copy of the model.
 
-    It needs no launcher. `torchrun --nproc_per_node=N` starts one rank per GPU. This is faster, because no step copies
-    the model, and each GPU has its own Python process.
+    A trainer has one if the program sees several GPUs and no launcher started it. `torchrun --nproc_per_node=N` starts
+    one rank per GPU instead. This is faster, because no step copies the model, and each GPU has its own Python process.
     """
 
     stage = Stage.PREPARE

@@ -32,7 +32,11 @@ HOOKS: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class DDP(Callback):
-    """Trains with a full replica of the model on each rank, and averages the gradients of all ranks during backward."""
+    """Trains with a full replica of the model on each rank, and averages the gradients of all ranks during backward.
+
+    A trainer with several ranks has one, unless the arguments or a callback shard the weights. Start the program with
+    `torchrun --nproc_per_node=N`.
+    """
 
     stage = Stage.PREPARE
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
@@ -50,8 +54,9 @@ class DDP(Callback):
     """The communication hook: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a function for `register_comm_hook`,
     which receives None as its state. None sends gradients unchanged."""
     comm_options: dict[str, Any] = field(default_factory=dict)
-    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. PowerSGD loses its error feedback when a
-    run is resumed, and when weights are frozen or unfrozen."""
+    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. PowerSGD adds the error of its
+    approximation to the gradients of the next step. The error of the last step is lost when a run resumes, and when
+    weights are frozen or unfrozen."""
     _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -174,6 +179,6 @@ def recomputes_activations(run: Run) -> bool:
 
 
 def synchronise_last(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Configure DDP to reduce gradients only in the last batch of a step."""
+    """Return a context in which DDP reduces the gradients of a batch only if the batch is the last one of its step."""
     no_sync: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()  # type: ignore[operator]
     return no_sync

@@ -34,11 +34,12 @@ logger = logging.getLogger(__name__)
 class FSDP(ShardedModel):
     """Shards the weights over the ranks, with their gradients and optimizer state (ZeRO stages 2 and 3).
 
-    FSDP gathers the weights of a block when this block computes. The model stays sharded after the run. Evaluation,
-    saving and further training use the sharded model. Checkpoints hold whole weights. All ranks must use the same
-    weights in each step. Start the program with `torchrun --nproc_per_node=N`.
+    Set `fsdp=True` in the arguments, or add `FSDP()` to the callbacks, and start the program with
+    `torchrun --nproc_per_node=N`. FSDP gathers the weights of a block when this block computes. In each step, all ranks
+    must compute with the same blocks, because they gather each block together. Checkpoints hold whole weights. The
+    model stays sharded after the run. Evaluation, saving and further training use the sharded model.
 
-    `bf16` and `fp16` have their usual meaning: float32 weights and autocast.
+    The arguments `bf16` and `fp16` have their usual meaning: float32 weights and autocast.
     """
 
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")

@@ -28,8 +28,8 @@ class ShardedModel(Callback):
 
     wrap: Kinds | int | None = None
     """The modules that are gathered as one unit: their classes, their class names, or their minimum number of weights.
-    Default: the classes that a transformers model names in `_no_split_modules`. If a model names no classes, the
-    members of each `nn.ModuleList`. `()` gathers the whole model at once."""
+    Default: the classes that a transformers model names in `_no_split_modules`, else the members of each
+    `nn.ModuleList`. `()` gathers the whole model at once."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward (True: stage 3, False: stage 2). Stage 3 saves
     memory, but gathers the weights a second time for backward."""

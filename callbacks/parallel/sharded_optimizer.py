@@ -25,10 +25,10 @@ from ..optimizer.schedule_free import has_two_modes
 
 @dataclass
 class ShardedOptimizer(Callback):
-    """Shards the optimizer state: each rank keeps the state of some weights, updates them and sends them to the others.
+    """Shards the optimizer state. Each rank holds the state of some weights, updates them, and sends them to all ranks.
 
-    It works together with DDP and reaches the same weights as DDP alone. Start the program with
-    `torchrun --nproc_per_node=N`.
+    Set `sharding="stage1"` in the arguments, or add `ShardedOptimizer()` to the callbacks, and start the program with
+    `torchrun --nproc_per_node=N`. It works together with DDP and reaches the same weights as DDP alone.
     """
 
     stage = Stage.PREPARE
@@ -167,7 +167,7 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
 def _whole_state(run: Run, degree: int) -> Callable[[Any], dict[str, Any]]:
     saves = run.args.should_save
     saving = [rank for rank, (each,) in enumerate(run.ranks.gather_numbers(int(saves))) if each]
-    # Ranks are numbered within their group. The same ones gather in all groups, so that no rank waits.
+    # The numbers of ranks within their group. Ranks with these numbers gather in every group, so that no rank waits.
     homes = sorted({rank % degree for rank in saving})
 
     def whole_state(optimizer: Any) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class HalfWeights(MixedPrecision):
 
     This is level `O2` of apex and PaddleNLP. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
     `HalfWeights("bf16")` to the callbacks. It replaces `MixedPrecision` and saves more memory. Normalization layers
-    stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the
-    master weights. After the run the model has the values of the master weights.
+    stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the master weights. After the
+    run the model has the values of the master weights.
 
     Raises:
         ArgumentError: for another dtype, or `fp16` without a CUDA device.

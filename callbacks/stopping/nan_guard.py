@@ -36,7 +36,7 @@ class NaNGuard(Callback):
     Raises:
         ArgumentError: for an unknown action.
         NonFiniteError: at a step with such a norm, in three cases: `action` is `raise`, more than `limit` consecutive
-            steps have such a norm, or DeepSpeed updated the weights all the same.
+            steps have such a norm, or DeepSpeed updated the weights in spite of the norm.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
@@ -81,7 +81,7 @@ class NaNGuard(Callback):
         applied = applied or provides(run.bus.subscribers.values(), Capability.UPDATES_IN_BACKWARD)
         what = f"the gradient norm is {float(norm)} and the loss {float(loss)} in step {step}"
         if applied or self.action == "raise" or self._in_a_row > self.limit:
-            result = "The weights were updated with them" if applied else "The weights were not updated"
+            result = "The weights were updated with these gradients" if applied else "The weights were not updated"
             raise NonFiniteError(
                 f"NaNGuard: {what}. {result}. Inspect the batch in a handler of on_loss, lower the learning rate or "
                 "`max_grad_norm`, or skip such steps with NaNGuard('skip')."

@@ -327,7 +327,7 @@ def test_a_step_pre_hook_of_the_optimizer_is_an_error(tmp_path: Path) -> None:
 
 def test_nan_guard_says_that_the_weights_were_updated(tmp_path: Path) -> None:
     built = net_trainer(tmp_path, OptimizerInBackward(), NaNGuard(), Poison(2), **UNCLIPPED)
-    with pytest.raises(NonFiniteError, match=r"in step 2\. The weights were updated with them\."):
+    with pytest.raises(NonFiniteError, match=r"in step 2\. The weights were updated with these gradients\."):
         built.train()
 
 
