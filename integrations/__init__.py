@@ -103,7 +103,7 @@ TRACKERS = tuple(options(Kind.TRACKER))
 """The names that `report_to` takes."""
 
 SEARCHES = options(Kind.SEARCH)
-"""The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried -> registry names."""
+"""Name for `hyperparameter_search(backend=...)` -> registry name. Without a backend, the first installed one counts."""
 
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
 """The registry in its former form: name -> (target, package, extra)."""

@@ -247,7 +247,7 @@ class PushToHub(Callback):
     """
 
     stage = Stage.REPORT
-    # Without `hub_token`: an error about contradicting arguments shows the values of these.
+    # `hub_token` is left out: an error about contradicting arguments shows the values of the arguments in this list.
     arguments = ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision")
     capabilities = frozenset({Capability.PUBLISHES})
 
@@ -255,8 +255,8 @@ class PushToHub(Callback):
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
     """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
-    end. `every_save` pushes the model at each save and at the end. `checkpoint` does the same, and pushes the newest
-    checkpoint as `last-checkpoint`. `all_checkpoints` pushes the model at each save, and every checkpoint."""
+    end. `every_save` pushes the model at each save and at the end. `checkpoint` does this too, and pushes the newest
+    checkpoint as `last-checkpoint`. `all_checkpoints` pushes the model like `every_save`, and every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the settings of its owner on the hub."""
     always: bool = False

@@ -45,7 +45,7 @@ class Liger(Callback):
     arguments = ("use_liger_kernel", "liger_kernel_config")
 
     kernels: dict[str, bool] = field(default_factory=dict)
-    """The kernels to use, such as `{"rope": True}`. The package chooses the others."""
+    """The kernels to use or to leave out, such as `{"rope": True}`. For all others, the package decides."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Liger | None:

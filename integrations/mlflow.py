@@ -74,7 +74,7 @@ class MLflow(RowTracker):
     service: ClassVar[str] = "MLflow"
 
     experiment: str | None = None
-    """The experiment. A missing one is created. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
+    """The experiment. MLflow creates it if it is missing. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else a generated name."""
     _active: Any = field(default=None, init=False, repr=False, compare=False)

@@ -56,8 +56,10 @@ logger = logging.getLogger(__name__)
 class DeepSpeed(Callback):
     """Trains the model with DeepSpeed's engine: all ZeRO stages, offloading, bf16 and fp16.
 
-    The training arguments fill missing values of the configuration; see `complete_config`. Checkpoints have the usual
-    format: a run resumes from them with another stage, on another number of ranks, or without DeepSpeed.
+    Set `deepspeed="config.json"` in the arguments, or add `DeepSpeed("config.json")` to the callbacks. The training
+    arguments replace the value "auto" in the configuration, and fill in missing batch sizes, gradient clipping and
+    precision. Checkpoints have the usual format: a run resumes from them with another stage, on another number of
+    ranks, or without DeepSpeed.
     """
 
     stage = Stage.PREPARE

@@ -44,7 +44,7 @@ class OptimizerState:
         parameters = [parameter for group in groups for parameter in group["params"]]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._kept = {parameter for parameter in parameters if parameter.requires_grad or not self._sharded}
-        """The parameters of the engine's optimizer: all parameters that are not frozen."""
+        """The parameters of the engine's optimizer. With stages 1 to 3, the optimizer has no frozen parameters."""
 
     def full_state(self, keep: bool) -> dict[str, Any]:
         """Return the full state on the host, numbered by parameter.

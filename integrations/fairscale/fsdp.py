@@ -51,12 +51,13 @@ def has_cuda(device: torch.device) -> bool:
 class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
-    `sharded_ddp='zero_dp_3'` of transformers used fairscale, which works on CUDA only. The callback `FSDP` uses
-    PyTorch's FSDP2 instead. `FSDP` works on every device and supports more features. The model stays sharded after the
-    run: evaluation, prediction and further training use the sharded model. Checkpoints hold full weights. The optimizer
-    must update each element alone, as AdamW and SGD do. Start the program with `torchrun --nproc_per_node=N`.
+    Set `sharded_ddp="zero_dp_3 fairscale"` in the arguments to use it, and start the program with
+    `torchrun --nproc_per_node=N`. It works on CUDA only. Prefer the callback `FSDP`: it uses PyTorch's FSDP2, works on
+    every device and supports more features. Without the word `fairscale`, the arguments select `FSDP`.
 
-    As without this callback, `fp16` means float32 weights and autocast.
+    The model stays sharded after the run: evaluation, prediction and further training use the sharded model.
+    Checkpoints hold full weights. The optimizer must update each element alone, as AdamW and SGD do. The argument
+    `fp16` has its usual meaning: float32 weights and autocast.
     """
 
     arguments = ("sharded_ddp",)

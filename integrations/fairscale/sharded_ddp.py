@@ -40,9 +40,10 @@ class TensorSync(ShardedDataParallel):  # type: ignore[misc]
 
 @dataclass
 class ShardedDDP(Callback):
-    """Trains on several ranks. Each rank holds one shard of the optimizer state (ZeRO stages 1 and 2).
+    """Trains on several ranks with fairscale. Each rank holds one shard of the optimizer state (ZeRO stages 1 and 2).
 
-    The weights are the same as with DDP. Start the program with `torchrun --nproc_per_node=N`.
+    Set `sharded_ddp="simple"` in the arguments, or add `ShardedDDP()` to the callbacks, and start the program with
+    `torchrun --nproc_per_node=N`. Training reaches the same weights as with DDP.
     """
 
     stage = Stage.PREPARE

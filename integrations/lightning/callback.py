@@ -254,7 +254,7 @@ def refuse_unusable(callback: Any) -> None:
         raise ArgumentError(f"Lightning({name}) does not work. These callbacks of Lightning do: {working}.")
     if getattr(callback, "_check_on_train_epoch_end", None):
         raise ArgumentError(
-            f"Lightning({name}) reads metrics at the end of the training epoch, and evaluations follow it. Set "
+            f"Lightning({name}) reads metrics at the end of the training epoch, but the evaluation comes later. Set "
             "check_on_train_epoch_end=False."
         )
     if isinstance(callback, WORKING) and _is_of_lightning(type(callback)):

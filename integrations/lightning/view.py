@@ -131,7 +131,7 @@ class FitLoop:
 class TrainerView:
     """The view of a run that Lightning callbacks get: the attributes of a `lightning.pytorch.Trainer` that they read.
 
-    `should_stop = True` requests `training_stop`. An attribute that has no counterpart is an error with its name.
+    `should_stop = True` requests `training_stop`. An attribute without a counterpart raises an error that names it.
     """
 
     _run: Run

@@ -81,7 +81,8 @@ class WandbSession(TrackerSession):
             if not refused:
                 raise
             logger.warning(
-                "wandb refuses a value of step %d among %s: %s. The row has the others.", step, refused, error
+                "wandb refuses a value of step %d, in one of %s: %s. The row is written without them.",
+                *(step, refused, error),
             )
             row = {name: value for name, value in row.items() if name not in refused}
             self._with_service(lambda: self._log(row, step))
@@ -92,7 +93,7 @@ class WandbSession(TrackerSession):
 
     def _log(self, row: dict[str, Any], step: int) -> None:
         self._define(row)
-        # Without `step=`: the user's own `log` calls advance the client's counter, and it drops rows below it.
+        # Without `step=`: the user's own `log` calls advance the client's counter, and the client drops rows below it.
         self.live.log(row, commit=True)
         self.progress = (max(step, self.progress[0]), self.progress[1] + 1)
 
@@ -245,7 +246,7 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written its segment, and the next segment gets another folder."""
+    """Wait until the service of a killed program has written its segment, and until a new segment gets a new folder."""
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
         # The client names a folder by the second, and would write over the file of a part from the same second.

@@ -48,7 +48,7 @@ class NodeWriter:
     request: Request
     """The options for opening the run."""
     timeout: float = 60.0
-    """The longest time in seconds that the training waits for the run to open, and the program for it to finish."""
+    """The longest time in seconds to wait for the run to open at the start of training, and to finish at the end."""
     _session: WandbSession | None = None
     _worker: TrackerWorker | None = None
 

@@ -45,7 +45,9 @@ class Request:
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
+    """Seconds to wait for the run to open."""
     finish_timeout: float = 300.0
+    """Seconds to wait for the run to finish."""
     axis_of: Callable[[str], str] = field(default=lambda name: AXIS)
     """Column -> the column of its axis."""
     stop: Callable[[], None] | None = None
@@ -71,7 +73,7 @@ def init(request: Request) -> Any:
         return _call_init(request, options, request.init_timeout)
     if waiting := request.identity.waiting:
         logger.warning(
-            "The run %s has a part that is not uploaded. It stays offline, so that its rows keep their order. "
+            "The run %s has a part that is not uploaded. The run stays offline, so that its rows keep their order. "
             "Upload that part first to go online: %s",
             *(request.identity.run_id, "; ".join(identity.sync_commands(waiting))),
         )

@@ -36,7 +36,7 @@ SETTINGS = {
     **{"id": "run_id", "name": "run_name", "group": "run_group", "notes": "run_notes", "tags": "run_tags"},
     **{"job_type": "run_job_type", "dir": "root_dir"},
 }
-"""Option of `wandb.init` -> the field of `wandb.Settings`, if it has another name."""
+"""Option of `wandb.init` -> the field of `wandb.Settings`, for options whose field has another name."""
 
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
@@ -57,7 +57,7 @@ def folder_of(options: Mapping[str, Any]) -> str:
     try:
         return os.path.abspath(os.path.expanduser(folder))  # with a relative one, the service writes no run file
     except OSError:  # the working directory is deleted
-        return tempfile.gettempdir()  # as the client for a folder that cannot be written
+        return tempfile.gettempdir()  # the client does the same for a folder that cannot be written
 
 
 def is_disabled() -> bool:

@@ -23,7 +23,7 @@ def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
         timeout: seconds to wait.
     """
     if any("proxy" in name or "proxies" in name for name in settings):
-        return ""  # the client alone knows how to use it
+        return ""  # only the client knows how to use the proxy
     url = settings.get("base_url") or os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url
     body = b'{"query": "query { viewer { id } }"}'
     headers = {"Content-Type": "application/json", "User-Agent": f"wandb/{wandb.__version__}"}

@@ -78,7 +78,8 @@ class Wandb(RowTracker):
     mode: Literal["online", "offline", "shared", "disabled"] | None = None
     """`online`, `offline`, `shared` or `disabled`. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Additional options of `wandb.init`. They override the options that this callback sets. `config` is merged."""
+    """Additional options of `wandb.init`. They override the options that this callback sets. The option `config` is
+    merged into the config that the callback writes."""
     entity: str | None = field(default=None, kw_only=True)
     """The user or team. Default: `WANDB_ENTITY`, else the default of the account."""
     group: str | None = field(default=None, kw_only=True)
@@ -191,8 +192,8 @@ class Wandb(RowTracker):
             self._config["forked_from"] = {"run": opening.run_id, "step": opening.step}
             return Opening(uuid.uuid4().hex, 0, opening.step)
         logger.warning(
-            "The arguments %s differ from those of run %s, which continues. Rows after step %d that it has already are "
-            "written a second time. Set on_change='fork' for a run of its own.",
+            "The arguments %s differ from the arguments of run %s, which continues. Rows after step %d that the run "
+            "already has are written a second time. Set on_change='fork' to write to a new run.",
             *(names, opening.run_id, opening.step),
         )
         return replace(opening, exact=False)
