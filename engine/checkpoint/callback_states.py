@@ -1,6 +1,7 @@
 """The states of callbacks: collected for a checkpoint and restored on resume.
 
-The states of callbacks that are not attached stay, and later checkpoints contain them.
+The *owner* of a state is the callback that saved it. If a checkpoint has the state of a callback that is not attached,
+later checkpoints keep this state.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class ResumeReport:
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Id of a callback that received a state of an earlier version -> that version, and the version of its class."""
+    """The callbacks that received a state of an earlier version: id -> (version of the state, version of the class)."""
     orphaned: list[str] = field(default_factory=list)
-    """The ids of saved states without a callback.
+    """The ids of saved states that no attached callback received.
 
     Later checkpoints keep these states if no other callback has the id.
     """
     new: list[str] = field(default_factory=list)
-    """The ids of callbacks with a state that the checkpoint does not have. They start at the resumed step."""
+    """The ids of callbacks that have a state, but none in the checkpoint. They start at the resumed step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -77,7 +78,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return the callback of each collected state, by id: its class, its settings and the version of the state."""
+        """Return the identity of each collected state's owner, by id: its class, its settings and its state version."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -94,14 +95,14 @@ class CallbackStates:
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Load each state into its callback. Carry the states without a callback to the next checkpoint.
+        """Load each state into its callback. States without an attached callback are kept for the next checkpoint.
 
         Args:
             states: the states by id.
             owners: the result of `owners` when the states were saved; None to match the states by their ids only.
 
         Raises:
-            CheckpointError: if a callback cannot read the state of a later version of its class.
+            CheckpointError: if a later version of the callback's class saved the state, or if `migrate` fails.
         """
         attached, owners = self._bus.subscribers, owners or {}
         self.report = report = ResumeReport()
@@ -164,12 +165,12 @@ class CallbackStates:
             _load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the model file of a checkpoint has other weights than the trained ones.
+        """Raise an error if the run would continue from other weights than the trained ones.
 
-        A callback such as EMA saves its own weights in that file, and the trained weights in its state.
+        A callback such as EMA saves its own weights in the model file, and the trained weights in its state.
 
         Args:
-            owners: what `owners` returned when the checkpoint was saved.
+            owners: the result of the method `owners` when the checkpoint was saved.
             path: the checkpoint.
             restores: whether the states will be restored.
 
@@ -187,7 +188,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return a text: why no callback restores the trained weights that an owner saved, and the remedy."""
+        """Return the part of the error that says why no callback restores the trained weights, and the remedy."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -205,9 +206,11 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
 
     Args:
         callback: the callback.
-        attributes: the attributes of the callback when it was attached. Default: its current settings.
+        attributes: the attributes of the callback when it was attached. Default: its current attributes.
         saved: whether the identity is saved with a state. True leaves out attributes that changed since the callback
-            was attached, because these attributes are state and not settings. Dataclasses ignore `saved`.
+            was attached, because these attributes are state and not settings.
+
+    The settings of a dataclass are its fields, so `attributes` and `saved` have no effect.
     """
     settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
     return {
@@ -261,7 +264,7 @@ def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool
     """Return the settings of a callback that is not a dataclass.
 
     These are the attributes with the names of constructor arguments. If there are none, these are all public
-    attributes. Only plain values can be compared.
+    attributes. Attributes with other values than numbers, strings and None are left out, because they may not compare.
     """
     now = getattr(callback, "__dict__", {})
     public = {
@@ -306,7 +309,7 @@ def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
     """Warn about states of one class with equal settings: they are matched by position."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
-        if owner_id.partition("-")[0] == owner["class"]:  # an id of the user's own tells it apart
+        if owner_id.partition("-")[0] == owner["class"]:  # an id that the user chose tells it apart
             alike.setdefault(f"{owner['class']} {owner['settings']}", []).append(owner_id)
     for ids in alike.values():
         if len(ids) > 1:
@@ -333,7 +336,7 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
     names = sorted(name for name in was.keys() & settings.keys() if was[name] != settings[name])
     if names:
         changes = ", ".join(f"{name} was {was[name]!r} and is {settings[name]!r}" for name in names)
-        # The arguments configure callbacks that name them, and users change those on purpose.
+        # `callback.arguments` names the training arguments that configure it. Users change these on purpose.
         level = logging.INFO if getattr(callback, "arguments", ()) else logging.WARNING
         logger.log(level, "%s resumes with other settings: %s.", owner_id, changes)
 
@@ -344,10 +347,12 @@ def _migrates(callback: Any) -> bool:
 
 
 def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
-    """Convert a state of an earlier version with the `migrate` of the callback, and return it.
+    """Return a state of an earlier version as the `migrate` of the callback converts it.
+
+    Without a `migrate`, the state is returned unchanged.
 
     Raises:
-        CheckpointError: if `migrate` fails or returns something else than a dict.
+        CheckpointError: if `migrate` fails, or does not return a dict.
     """
     if not _migrates(callback):
         return state
@@ -367,7 +372,7 @@ def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
 
 
 def _exports(callback: Any) -> bool:
-    """Return whether a callback has the interface of transformers' ExportableState, and no state of its own."""
+    """Return whether a callback has the interface of transformers' ExportableState, and no `state_dict` of its own."""
     cls = type(callback)
     exports = hasattr(cls, "from_state") and callable(getattr(cls, "state", None))
     return exports and getattr(cls, "state_dict", Callback.state_dict) is Callback.state_dict
@@ -387,6 +392,6 @@ def _load_state(callback: Any, state: Any) -> None:
                 callback.load_state_dict(state)
         elif isinstance(state, dict):
             if state.get("args"):
-                callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
+                callback.__init__(**state["args"])  # initialise the same object again
             for name, value in state.get("attributes", {}).items():
                 setattr(callback, name, value)

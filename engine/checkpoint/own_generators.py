@@ -19,15 +19,16 @@ from .format.codec import encode
 logger = logging.getLogger(__name__)
 
 _DEPTH = 5
-"""The depth of the search: a subset, its dataset, the transforms of the dataset, one transform."""
+"""The depth of the search. It reaches a generator of one transform, of the transforms, of the dataset, of a subset."""
 _ITEMS = 64
-"""Longer lists and dicts hold samples. They are not searched."""
+"""The most items of a list or dict that is searched. Longer ones usually hold samples."""
 _VISITS = 2000
 """The search ends after this number of objects."""
 _LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
 """The globals of the functions of these packages are not searched."""
 _WRAPPERS, _WRAPPED = "trainbus.engine.data.", frozenset({"collator", "rows", "sampler"})
-"""The engine's own wrappers of datasets, collators and samplers, and the attribute with the wrapped object."""
+"""The modules of trainbus's wrappers of datasets, collators and samplers, and the attributes that hold the wrapped
+object."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
@@ -46,7 +47,8 @@ class OwnGenerators:
         self._owners = dict(owners)
         self._warned = False
         self.found: dict[str, Any] = {}
-        """The generators by path, such as `collator.generator`. A shared generator has its first path."""
+        """The generators by path, such as `collator.generator`. A shared generator is listed once: by its first path.
+        """
         self._holders: dict[str, Any] = {}
         self.find()
 
@@ -79,7 +81,7 @@ class OwnGenerators:
         """Restore the states that `read` returned. A generator that was not created yet is created.
 
         Returns:
-            The paths at which there is no such generator.
+            The paths that have no generator of the saved kind.
         """
         if states.keys() - self.found.keys():
             self.find()  # batches that were read meanwhile may have created them
@@ -93,7 +95,7 @@ class OwnGenerators:
         return missing
 
     def _created(self, path: str, state: Mapping[str, Any]) -> Any:
-        """Put a new generator where an object has none yet, and return it; None if there is no such object."""
+        """Create the generator at a path and return it; None if its object is missing or has a generator already."""
         holder, _, name = path.rpartition(".")
         owner = self._holders.get(holder)
         if owner is None or getattr(owner, name, None) is not None:

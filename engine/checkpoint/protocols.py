@@ -1,4 +1,7 @@
-"""The parts of a run that checkpoints read and write. `engine.run.Run` fits them. No module here imports it."""
+"""The parts of a run that checkpoints read and write, as protocols. `engine.run.Run` fits them.
+
+So no module of this folder imports `engine.run`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class RestorableCallbacks(Protocol):
         """Give each callback its state."""
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the model file has other weights than the trained ones."""
+        """Raise an error if the run would continue from other weights than the trained ones."""
 
 
 class SavingRanks(Protocol):

@@ -34,7 +34,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def changed_states(states: dict[str, Any], since: dict[str, Any]) -> dict[str, Any]:
-    """Return the RNG states that differ from earlier ones. Together, they are `{**since, **changed_states(...)}`."""
+    """Return the RNG states that differ from earlier ones. All states are `{**since, **changed_states(...)}`."""
     return {name: state for name, state in states.items() if not _same(state, since.get(name))}
 
 
@@ -76,15 +76,16 @@ class QuickStates:
         self._python_memory = _python_memory()
         self._python: Any = None
         self._python_unchanged: bytes | None = None
-        """The content of the generator's memory for which `_python` is the state; None if unknown, such as after a
-        normal draw that left a second value."""
+        """The content of the generator's memory for which `_python` is the state. None if unknown, such as after a draw
+        from the normal distribution that kept a second value."""
 
     def read(self) -> tuple[Any, ...]:
         """Return the states in a form that `named` accepts. They include the states of initialized CUDA devices."""
         memory = bytes(self._memory)
         if memory != self._unchanged:
             self._numpy = np.random.get_state()
-            # A normal draw leaves a second value. The next draw takes it and leaves the memory as it is.
+            # A draw from the normal distribution computes two values and keeps the second. The next draw returns this
+            # second value without a change of the memory.
             self._unchanged = None if self._numpy[3] else memory or None
         memory = bytes(self._python_memory)
         if memory != self._python_unchanged or _instance.gauss_next is not None:
@@ -103,9 +104,10 @@ class QuickStates:
 
 
 def _python_memory() -> ctypes.Array[ctypes.c_uint32]:
-    """Return the memory of Python's generator: the index in its state, and the state. Empty if it is elsewhere.
+    """Return the memory of Python's generator: the index of the next number, and the state. Empty if it is elsewhere.
 
-    CPython keeps both at the end of the object. The comparison with the state finds another interpreter or version.
+    CPython keeps both at the end of the object. To detect another memory layout, the function compares the memory with
+    `random.getstate()`.
     """
     unknown = (ctypes.c_uint32 * 0)()
     start = object.__basicsize__

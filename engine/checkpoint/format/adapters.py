@@ -1,7 +1,8 @@
-"""Adapters of peft in checkpoints: the files, and the weights of a model in each file.
+"""Adapters of peft in checkpoints: their files, and which weights of the model each file holds.
 
-peft writes the adapter `default` into the folder and every other adapter into a subfolder with its name. The files name
-the weights without the adapter. The names come from peft itself, so every kind of adapter works.
+peft writes the adapter `default` into the folder and every other adapter into a subfolder with its name. In the files,
+the names of the weights do not contain the name of the adapter. This module gets these names from peft, so every kind
+of adapter works.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .folder import CheckpointFolder
 DEFAULT = "default"
 """The adapter whose files are in the folder itself."""
 _PROMPT = "prompt_embeddings"
-"""The name of a computed prompt in the file. peft loads it, and reports the name as unexpected."""
+"""The entry of a file that holds a computed prompt. peft loads the entry, but reports its name as unexpected."""
 _PREFIX = "base_model.model."
 """The prefix of weight names in the files."""
 
 
 def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
-    """Return the files of adapters in a checkpoint, by adapter. Files that are missing are included."""
+    """Return the files of adapters in a checkpoint, by adapter. It includes missing files that the manifest lists."""
     found: dict[str, Path] = {}
     for name in (PICKLED_ADAPTER, ADAPTER):
         for path in (*folder.matching(name), *folder.matching(f"*/{name}")):
@@ -102,5 +103,5 @@ def is_peft_model(model: Any) -> bool:
 
 
 def _peft() -> Any:
-    # A model with adapters exists only if peft is imported.
+    # A model has adapters only if the program imported peft, so this function does not import it.
     return imported("peft")

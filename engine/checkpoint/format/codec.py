@@ -59,8 +59,8 @@ def load_values(
         whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
         folder: the checkpoint that the file belongs to. Its manifest may be in memory already. Default: the folder of
             the file. Its manifest is read from disk if necessary.
-        cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache and are
-            read completely.
+        cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache. They are
+            then whole tensors, even if `whole` is False.
 
     Raises:
         CheckpointError: if the file is damaged or of another format.
@@ -81,7 +81,7 @@ def load_values(
 
 
 _LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Kind of a numpy type -> the largest size in bytes that torch has."""
+"""Kind of a numpy dtype -> the size in bytes of the largest torch dtype of this kind."""
 
 
 def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:

@@ -44,7 +44,7 @@ VERSION = 5
 - Format 1: the manifest does not list the files.
 - Format 2: the manifest lists the files. Values that transformers does not know are at the top of the trainer state.
 - Format 3: those values are under `stateful_callbacks`, so that transformers reads the trainer state.
-- Format 4: instead of the prefetched batch, the loader position holds the RNG states before it was fetched.
+- Format 4: the loader position does not hold the prefetched batch, but the RNG states before this batch was fetched.
 - Format 5: the manifest lists the XXH3 of each file. It lists the SHA-256 where the package xxhash is not installed.
 """
 
@@ -125,8 +125,8 @@ class Hidden:
     pid: int
     """The process that named the folder."""
     aside: str = ""
-    """`-replaced` if a new checkpoint of the step replaces it, `-removed` if it is being deleted, empty if it is being
-    written."""
+    """The state of the folder. `-replaced`: a new checkpoint of the same step replaces it. `-removed`: it is being
+    deleted. Empty: it is being written."""
     host: str = ""
     """The host of the process, as `this_host` returns it; empty in names of earlier versions."""
 
@@ -138,7 +138,8 @@ class Hidden:
     def abandoned(self) -> bool:
         """Whether the folder is unused: no other process of this host works on it.
 
-        This is so if the process is this one, if it has ended, or if it is on another host.
+        This is so if this process named the folder, if the process that named it has ended, or if that process is on
+        another host.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 

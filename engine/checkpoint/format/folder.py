@@ -76,6 +76,6 @@ class CheckpointFolder:
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:
-        """Return the existing RNG state files of this library, by rank."""
+        """Return the existing RNG state files that trainbus wrote, by rank."""
         found = [(rank_of(path.name), path) for path in self.matching("rng_state_*.safetensors") if path.is_file()]
         return dict(sorted((rank, path) for rank, path in found if rank is not None))

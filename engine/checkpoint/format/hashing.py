@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Hash(Protocol):
-    """A hash that is being computed, as `hashlib` has them."""
+    """A hash that is being computed, with the methods of the hashes in `hashlib`."""
 
     def update(self, data: bytes | memoryview, /) -> object:
         """Add bytes."""
@@ -56,7 +56,7 @@ class Digest:
 
     @staticmethod
     def new() -> Hash:
-        """Return the hash of nothing."""
+        """Return a hash without any bytes yet."""
         return hashlib.sha256()
 
 
@@ -76,7 +76,7 @@ class Xxh3Digest:
 
     @staticmethod
     def new() -> Hash:
-        """Return the hash of nothing.
+        """Return a hash without any bytes yet.
 
         Raises:
             MissingExtra: if the package xxhash is not installed.

@@ -1,8 +1,8 @@
 """Sharded tensors in checkpoints: each rank writes its shard, and any region can be read from the files of all ranks.
 
 The value file of a checkpoint part, such as `optimizer.safetensors`, holds all values except shards. Its metadata
-gives dtype and shape of each sharded tensor. The shards are in the same folder, in
-`<stem>-<rank>-of-<world size>.safetensors`. The metadata of this file has the offset of each shard.
+gives dtype and shape of each sharded tensor. The shards of each rank are in the same folder, in a second file
+`<stem>-<rank>-of-<world size>.safetensors`. The metadata of this second file has the offset of each shard.
 
 Sharded tensors are recognised by the attributes of torch's DTensor, so no distributed module is imported.
 """
@@ -87,7 +87,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first rank with the same region of a sharded tensor."""
+    """Return whether this rank is the first of the ranks that hold the same region of a sharded tensor."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -177,7 +177,7 @@ class StoredTensor:
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
-    """Gather a tensor. Return it on the CPU if `keep`, else None. Call it on every rank."""
+    """Gather a tensor. Return it on the CPU if `keep`, else None. All ranks must call this function."""
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
     whole = whole_on(tensor, device)
@@ -185,7 +185,7 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
 
 
 def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Gather a tensor, sharded or not, on a device. Call it on every rank."""
+    """Gather a tensor, sharded or not, on a device. All ranks must call this function."""
     placed = tensor.detach()
     if not is_split(placed):
         moved: torch.Tensor = placed.to(device)
@@ -210,9 +210,9 @@ def has_sharded_tensors(path: Path) -> bool:
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Open a value file. Return its tensors, which are read later, and its metadata. Sharded tensors are included.
+    """Open a value file. Return its tensors, sharded ones included, and its metadata.
 
-    Tensors without dimensions are read at once.
+    The values of a tensor are read only when `StoredTensor.read` is called. Tensors without dimensions are read now.
 
     Args:
         path: the file.

@@ -29,7 +29,7 @@ class TensorCache:
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
         """Read a file and return its digest. Keep the tensors of a file that only resuming needs.
 
-        Files with shards of tensors are not kept, because their other shards are in other files.
+        A file with sharded tensors is not kept, because the shards of its tensors are in other files.
 
         Raises:
             OSError: if the file cannot be read.

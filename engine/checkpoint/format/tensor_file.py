@@ -104,7 +104,7 @@ def read_tensors(
         ValueError: if it is damaged, has another format, or has a dtype that torch does not have.
     """
     try:
-        with safe_open(path, framework="pt") as checked:  # it refuses tensors that overlap or exceed the file
+        with safe_open(path, framework="pt") as checked:  # `safe_open` refuses tensors that overlap or exceed the file
             metadata = checked.metadata() or {}
     except SafetensorError as error:
         raise ValueError(str(error)) from error

@@ -69,7 +69,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
         names = whole_names | names
         state |= {names[key]: value for key, value in entries.items() if key in names}
         rest = {key: value for key, value in entries.items() if key not in names}
-        # peft computed the rest. Load it, unless the weights that it is computed from are there.
+        # peft computed the rest. Load it, unless the checkpoint also has the weights from which peft computes it.
         stored = any(adapter in name.split(".") for name in beside)
         computed |= {adapter: rest} if rest and not stored else {}
     unknown = [key for adapter, rest in computed.items() for key in load_computed(model, adapter, rest)]

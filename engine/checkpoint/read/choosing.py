@@ -34,18 +34,18 @@ T = TypeVar("T")
 def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
     """Return the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
 
-    Call it on every rank. The first rank reads the files; with `save_on_each_node`, one rank of each machine checks.
+    All ranks must call this function. Rank 0 reads the files. With `save_on_each_node`, one rank of each machine does.
 
     Args:
         run: the run.
         wanted: the folder of a checkpoint; True for the newest good checkpoint in the output folder; "auto" for the
-            same if there is any checkpoint; None or False to start fresh. The value of the first rank is used. With
+            same if there is any checkpoint; None or False to start fresh. The value of rank 0 is used. With
             `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
-        ArgumentError: if ranks have different output folders and would write one checkpoint into several.
-        CheckpointError: if the folder is not good, or there is no good checkpoint. The message lists the problems of
-            each.
+        ArgumentError: if ranks have different output folders. One checkpoint would then be spread over several folders.
+        CheckpointError: if the checkpoint in the given folder is not good, or if the output folder has checkpoints but
+            no good one. With True, also if it has no checkpoint. The message lists the problems of each checkpoint.
     """
     args = run.args
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
@@ -94,7 +94,7 @@ class Inspector:
         """Call `work` on every rank. Return the result of each rank, with a prefix that names the rank.
 
         Raises:
-            CheckpointError: on every rank, if the work fails on one.
+            CheckpointError: on every rank, if `work` raises an OSError on any rank.
         """
         result, complaint = None, ""
         try:
@@ -190,7 +190,7 @@ class Candidate:
 def choose(
     output_dir: str | Path, wanted: str | Path | bool | None, inspector: Inspector | None = None
 ) -> SavedCheckpoint | None:
-    """Return the checkpoint that a run resumes from; None if it starts fresh. Call it on every rank.
+    """Return the checkpoint that a run resumes from; None if it starts fresh. All ranks must call this function.
 
     Args:
         output_dir: the folder that the run writes its checkpoints into.
@@ -199,8 +199,8 @@ def choose(
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
-        CheckpointError: if the folder is not good, or there is no good checkpoint. The message lists the problems of
-            each.
+        CheckpointError: if the checkpoint in the given folder is not good, or if `output_dir` has checkpoints but no
+            good one. With True, also if it has no checkpoint. The message lists the problems of each checkpoint.
     """
     inspector = Inspector() if inspector is None else inspector
     if not wanted:
@@ -256,6 +256,7 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
 
 
 def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
+    """Return the newest good checkpoint; None if the folder has no checkpoint at all and none is needed."""
     with suppress(OSError):  # a read-only folder can still be read
         if inspector.reads:
             put_back(output_dir)

@@ -1,6 +1,6 @@
-"""The layout of transformers' Trainer: its checkpoints resume here, and no code in them is run.
+"""The layout of transformers' Trainer, so that a run can resume from its checkpoints. No code in them is run.
 
-The pickled arguments, `training_args.bin`, are not read. A run has its own arguments.
+The pickled arguments, `training_args.bin`, are not read. The resumed run uses the arguments of its own program.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _array_types() -> list[Any]:
 
 
 def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
-    """Return saved RNG states under the names that trainbus uses. Each state was tried on a generator."""
+    """Return saved RNG states under the names that trainbus uses, after loading each into a generator as a check."""
     try:
         states = {"python": saved["python"], "numpy": saved["numpy"], "torch": saved["cpu"]}
         random.Random().setstate(states["python"])

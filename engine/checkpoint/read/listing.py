@@ -14,7 +14,7 @@ from .verify import STRICT, Check
 
 
 class Dated(Protocol):
-    """The values that sort checkpoints by time."""
+    """The values by which checkpoints are sorted from new to old."""
 
     @property
     def step(self) -> int:

@@ -30,13 +30,16 @@ def check_for(run: ResumableRun) -> Check:
     return Check(
         optional=_OPTIONAL,
         partial=run.args.resume_partial,
-        # With several ranks, the others would wait while this one reads what each of them loads itself.
+        # With several ranks, one rank verifies while the others wait, and each rank loads its files itself.
         keep_tensors=run.ranks.single_process,
     )
 
 
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Warn once about missing state, and align optimizer and schedule if one of the two is missing."""
+    """Warn once about missing state.
+
+    If the optimizer or the schedule is missing, but not both, the optimizer takes the learning rates of the schedule.
+    """
     if not run.args.resume_partial:
         return
     missing = checkpoint.missing_parts()

@@ -1,4 +1,4 @@
-"""The layout of this library: safetensors files with JSON metadata."""
+"""The layout of trainbus: safetensors files with JSON metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
 
 
 class NativeStateFiles:
-    """The layout of this library: safetensors files with JSON metadata."""
+    """The layout of trainbus: safetensors files with JSON metadata."""
 
     resumes_loader_exactly = True
 
@@ -36,7 +36,7 @@ class NativeStateFiles:
         return self._folder.is_complete(_NAMES[part])
 
     def load(self, part: StatePart) -> Any:
-        # The tensors of an optimizer may be sharded. They are read when the region of this rank is known.
+        # The tensors of an optimizer may be sharded. They are read later, when the region of this rank is known.
         whole = part is not StatePart.OPTIMIZER
         return load_values(self.path_of(part), whole=whole, folder=self._folder, cache=self._cache)
 

@@ -44,7 +44,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return the objects of a run that load each part of the training state; None for missing states."""
+    """Return the object of a run that loads each part of the training state; None if the run has no such object."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,
@@ -55,8 +55,8 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load the state of the run's optimizer, with the saved parameter groups.
 
-    An optimizer state numbers the parameters through its groups. If the run groups them differently, for example
-    without weight decay, the optimizer takes over the saved grouping.
+    An optimizer state numbers the parameters in the order of its groups. If the run groups them differently, for
+    example because it has no weight decay, the optimizer takes over the saved grouping.
 
     Args:
         run: the run.
@@ -76,9 +76,10 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
 
 
 def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
-    """Return a state with its tensors read, sharded and laid out in memory as their parameters are.
+    """Read the tensors of an optimizer state, and shard and lay out each one as its parameter is. Return the state.
 
-    A fused optimizer pairs the values of a parameter and of its state by their places in memory.
+    The layout in memory matters, because a fused optimizer pairs the values of a parameter and of its state by their
+    places in memory.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
@@ -95,7 +96,7 @@ def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
 
 
 def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return nested dicts, lists and tuples with every leaf changed."""
+    """Return nested dicts, lists and tuples with `change` applied to every leaf."""
     if isinstance(value, Mapping):
         return {key: _map_leaves(inner, change) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -113,7 +114,11 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Put the parameters of an optimizer into groups of these sizes, in the order of trainbus or of transformers."""
+    """Regroup the parameters of an optimizer into groups of these sizes: the groups with, or without, weight decay.
+
+    Raises:
+        CheckpointError: if neither grouping has these sizes.
+    """
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:
         return

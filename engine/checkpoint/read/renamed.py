@@ -22,7 +22,8 @@ def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -
         state: its weights, by their names in the files.
 
     Returns:
-        The weights. The result is `state` if its names fit, or if `from_pretrained` does not find every weight.
+        The weights by their names in the model. If the names fit already, or if `from_pretrained` does not find every
+        weight, `state` is returned.
     """
     names = set(model.state_dict())
     read = getattr(type(model), "from_pretrained", None)

@@ -33,16 +33,19 @@ class FreshStart:
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
-        """Return the seed of the data order."""
+        """Return the seed of the data order: `wanted`, or the seed of torch if that is None."""
         return wanted if wanted is not None else torch.initial_seed()
 
     def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
-        """Return the trainer state, the plan and the data position to start with."""
+        """Return the trainer state, the run plan and the data position to start with."""
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Restore the optimizer, the states of callbacks, the RNG states and the loader position."""
+        """Restore the optimizer, the states of callbacks, the RNG states and the loader position.
+
+        A fresh start has nothing to restore. It drops the states that an earlier run of this trainer left.
+        """
         self.run.continue_from({})
         self.run.callback_states.forget_carried()
 
@@ -76,8 +79,9 @@ class Resumption(FreshStart):
         super().__init__(run)
         self.checkpoint = checkpoint
         self.saved: dict[str, Any] = copy.deepcopy(checkpoint.state)  # training appends to lists in it
-        # A model without values, or sharded by an earlier training, is loaded once each rank has its shard.
-        # A lazy weight gets its shape from the checkpoint, before the optimizer is built.
+        # A model on the meta device, or one that an earlier training sharded, is loaded later by `restore`, when each
+        # rank has its shard. A lazy weight is loaded now, because it gets its shape from the checkpoint, and the
+        # optimizer needs the shape.
         known = [weight for weight in run.model.parameters() if not is_lazy(weight)]
         self.loads_later = any(weight.is_meta or not weight.numel() for weight in known)
         if not self.loads_later:
@@ -156,7 +160,7 @@ class Resumption(FreshStart):
         return own
 
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
-        """Return the loader position to resume at. With another batch size it is counted in samples."""
+        """Return the loader position to resume at. If the batch size changed, the position is counted in samples."""
         where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
         if not where:
             return place

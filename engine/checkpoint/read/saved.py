@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SavedCheckpoint(CheckpointFolder):
-    """A checkpoint on disk, written by this library or by transformers' Trainer.
+    """A checkpoint on disk, written by trainbus or by transformers' Trainer.
 
     Opening reads nothing. Each file is parsed at the first access, and the result is kept, so the object does not
     see later changes. Open the folder again to see them.
@@ -123,7 +123,7 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the parts of the training state that are not there. A run without loss scaling has no scaler."""
+        """Return the parts of the training state that are missing. Without loss scaling, the scaler always is."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
@@ -174,7 +174,7 @@ class SavedCheckpoint(CheckpointFolder):
         return read_weights(self)
 
     def load_weights(self, model: nn.Module, load: LoadModel | None = None) -> None:
-        """Load the weights into a model, strictly. Call it on every rank.
+        """Load the weights into a model, strictly. All ranks must call this method.
 
         Args:
             model: the model to load into.
@@ -201,7 +201,7 @@ class SavedCheckpoint(CheckpointFolder):
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the states of the callbacks, and class, settings and version of each; {} if there are none."""
+        """Return two dicts by id: the states of the callbacks, and class, settings and version of their owners."""
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 
@@ -235,7 +235,7 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Free the memory of tensors that verification read and nothing loaded, and of the states of the callbacks."""
+        """Free the memory of the callback states, and of tensors that verification read and nothing has loaded."""
         self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()

@@ -1,6 +1,6 @@
 """The files with the training state of a run: the interface of all layouts.
 
-`native_checkpoint` has the layout of this library, `hf_checkpoint` the layout of transformers' Trainer.
+`native_checkpoint` has the layout of trainbus, `hf_checkpoint` the layout of transformers' Trainer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StateFiles(Protocol):
     resumes_loader_exactly: bool
     """Whether the RNG states were saved together with the position of the data loader.
 
-    If not, a run that resumes in the middle of an epoch restores them when it takes its first batches.
+    If not, a run that resumes in the middle of an epoch restores the RNG states when it takes its first batches.
     """
 
     def path_of(self, part: StatePart) -> Path:
@@ -62,4 +62,4 @@ class StateFiles(Protocol):
         """Return whether there are RNG states of any rank."""
 
     def ignored_callbacks(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the names of the callbacks in a trainer state with states that are not restored."""
+        """Return the names of callbacks that have a state in the trainer state which trainbus does not restore."""

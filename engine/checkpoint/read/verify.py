@@ -114,7 +114,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Return the name of a file in a folder that only this library writes; an empty string if there is none."""
+    """Return the name of a file in a folder that only trainbus writes; an empty string if there is none."""
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
     shared = {ARGUMENTS} if HF_ARGUMENTS in names else set()
@@ -225,7 +225,7 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index of a checkpoint's weights, if they were in several files."""
+    """Return the file name that the index of a checkpoint's weights has, if the weights are in several files."""
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

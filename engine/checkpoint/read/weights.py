@@ -34,8 +34,8 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
         like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read.
 
     Returns:
-        The weights by name, on the CPU. Names of one tied tensor share it. A checkpoint of adapters has the names of
-        their files, after `<adapter>/` for every adapter except the default one.
+        The weights by name, on the CPU. The names of a tied weight refer to one tensor. For a checkpoint of adapters,
+        the names are the names in the adapter files, with the prefix `<adapter>/` except for the default adapter.
 
     Raises:
         CheckpointError: if there are no weights, or they cannot be read.
@@ -72,7 +72,7 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
 
 def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = load_model) -> None:
-    """Load the weights of a checkpoint into a model, strictly. Call it on every rank.
+    """Load the weights of a checkpoint into a model, strictly. All ranks must call this function.
 
     Args:
         model: the model to load into.
@@ -107,7 +107,7 @@ def holds_adapters(folder: CheckpointFolder) -> bool:
     """Return whether a checkpoint holds adapters of a model and not its other weights."""
     try:
         names = [path.name for path in _weight_paths(folder)]
-    except CheckpointError:  # reading the weights says why
+    except CheckpointError:  # reading the weights raises it again
         return False
     return bool(names) and all(name in (ADAPTER, PICKLED_ADAPTER) for name in names)
 
@@ -138,7 +138,7 @@ def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
 
 @torch.no_grad()
 def _give_own_memory(model: nn.Module) -> None:
-    """Give expanded tensors, which repeat one place in memory, a place for each value."""
+    """Copy expanded tensors, in which several values share one place in memory, so that each value has its own."""
     for tensor in (*model.parameters(), *model.buffers()):
         if not is_lazy(tensor) and any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride())):
             tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)

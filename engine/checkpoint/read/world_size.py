@@ -24,7 +24,7 @@ def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
-    """Return the state that this rank resumes with. Call it on every rank.
+    """Return the state that this rank resumes with. All ranks must call this function.
 
     With the same world size, it is the state that the rank saved. Otherwise:
 

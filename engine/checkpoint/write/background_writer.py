@@ -24,7 +24,7 @@ class BackgroundWriter:
         """The seconds that the last finished task took; 0 before the first."""
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
-        """Return the ranks with which a task may communicate. Call it on every rank.
+        """Return the ranks with which a task may communicate. All ranks must call this method.
 
         Args:
             ranks: the ranks of the run.
@@ -38,7 +38,7 @@ class BackgroundWriter:
 
         Args:
             work: the task.
-            step: the completed steps of the training.
+            step: the number of completed steps of the training.
         """
         self.wait()
         if self._pool is None:
@@ -67,10 +67,10 @@ class BackgroundWriter:
         return self._task is not None and self._task.done()
 
     def finished_at(self, step: int) -> bool:
-        """Return whether a task has finished since the last call of `wait`, on all ranks. Call it after each step.
+        """Return whether a task has finished on all ranks since the last call of `wait`. Call it after each step.
 
         Args:
-            step: the completed steps. All ranks get the same answer for the same step.
+            step: the number of completed steps. All ranks get the same answer for the same step.
         """
         return self.done
 

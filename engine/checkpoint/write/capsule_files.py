@@ -38,7 +38,7 @@ def write_capsule(
         folder: the folder. It does not exist.
         weights: the weights and buffers from before the step. Values that are not tensors are left out.
         batches: the batches of the step.
-        states: the random states before each batch.
+        states: the RNG states before each batch.
         described: the values of `capsule.json`.
         max_bytes: the size above which nothing is written.
 

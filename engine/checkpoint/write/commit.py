@@ -2,7 +2,7 @@
 
 The order makes the save safe against a kill or a power loss at any point:
 
-1. Every file is written and synchronised to the disk. Its size and hash are computed while the next one is written.
+1. Every file is written, hashed, and synchronised to the disk (`fsync`).
 2. The manifest, which lists the files, is written and synchronised. The folders are synchronised.
 3. The folder is renamed to its final name. The folder that contains it is synchronised.
 
@@ -195,7 +195,7 @@ def remove(checkpoint: Removable) -> None:
     """Rename a checkpoint, then delete it.
 
     Raises:
-        OSError: if the folder cannot be renamed or deleted. The checkpoint is then complete, or no longer has its name.
+        OSError: if the folder cannot be renamed or deleted. The checkpoint is then unchanged, or already renamed.
     """
     aside = checkpoint.path.with_name(str(hidden_name(checkpoint.step, checkpoint.run_id, "-removed")))
     shutil.rmtree(aside, ignore_errors=True)
@@ -204,9 +204,9 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions left: hidden folders of this run, and of other runs with a process that has ended.
+    """Remove what killed sessions left: hidden folders of this run, and of other runs if their process has ended.
 
-    Folders that another run writes on another machine are kept, because it may be alive.
+    Folders that another run writes on another machine are kept, because that run may be alive.
 
     Args:
         output_dir: the folder of the checkpoints.

@@ -68,14 +68,16 @@ def check_space(needed: int, folder: Path) -> None:
 
 
 def check_writable(folder: Path, *, leave: bool) -> None:
-    """Write a file into a folder and remove it. A check of permissions and free space alone is not enough.
+    """Write a file into a folder and remove it, to check that the folder is writable.
+
+    A check of permissions and free space alone is not enough.
 
     Args:
         folder: the folder, existing or not.
-        leave: whether folders that this creates stay.
+        leave: whether the folders that this function creates stay.
 
     Raises:
-        CheckpointError: if it fails. The message says why, and the remedy.
+        CheckpointError: if the file cannot be written. The message says why, and the remedy.
     """
     created: list[Path] = []
     probe = folder / f".tmp-probe-{os.getpid()}"

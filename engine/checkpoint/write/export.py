@@ -54,5 +54,5 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
 
 
 def _two_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Repeat a single sample: a size of 1 would be fixed in the program."""
+    """Return a batch, with a single sample repeated: torch.export would fix a size of 1 in the program."""
     return tensor.detach() if tensor.dim() == 0 or len(tensor) != 1 else tensor.detach().repeat_interleave(2, 0)

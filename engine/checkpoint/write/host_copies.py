@@ -8,7 +8,7 @@ import torch
 class HostCopies:
     """Copies tensors by name. A later copy under the same name, shape and dtype reuses the memory.
 
-    A later copy overwrites the earlier copy. So the earlier copy must be on disk before that.
+    The later copy overwrites the earlier copy. So the earlier copy must be on disk before the later copy is made.
     """
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
 def clone_values(weights: dict[str, Any]) -> None:
     """Replace the values of a state dict by copies, one after the other. Names of one tied tensor share the copy.
 
-    If the dict has the only references, then the memory holds all values once, and one value twice.
+    If nothing else refers to the values, each value is freed after its copy. So at most one value is in memory twice.
     """
     firsts: dict[Any, torch.Tensor] = {}
     for name in weights:
@@ -111,7 +111,7 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
     if adapters_of(model):
         _save_beside(model, tensors, folder)
     if not any((folder / name).is_file() for name in (*weight_files(CheckpointFolder(folder)), PICKLED_INDEX)):
-        # It wrote the weights in a format of its own, or none: a run could not resume from that.
+        # `save_pretrained` wrote no weights, or in a format of its own, from which a run could not resume.
         save_weights(tensors, folder, bytes_in(max_shard_size))
 
 
@@ -136,8 +136,8 @@ def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) 
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:
     """Write weights as `model.safetensors`, or as several files with an index. Write a tied tensor once.
 
-    Its other names are in the metadata of the file, as safetensors' `save_model` writes them. Weight files of an
-    earlier save in the folder are removed, because they could be read in place of these.
+    The other names of a tied tensor are in the metadata of the file, as safetensors' `save_model` writes them. Weight
+    files of an earlier save in the folder are removed, because they could be read instead of the new files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first_of: dict[Any, str] = {}

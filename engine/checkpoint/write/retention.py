@@ -33,9 +33,8 @@ R = TypeVar("R", bound=Retainable)
 class Keep:
     """Which checkpoints stay on disk.
 
-    The newest checkpoint always stays. So does the checkpoint that is loaded at the end.
-
-    A checkpoint stays if any field selects it. If no field is set, all stay.
+    A checkpoint stays if any field selects it. If no field is set, all checkpoints stay. The newest checkpoint always
+    stays. So does the checkpoint that `load_best_model_at_end` loads.
     """
 
     last: int | None = None
@@ -43,10 +42,10 @@ class Keep:
     best: int = 0
     """Keep this many of the best, by the metric that chooses the best model, measured at the step of the checkpoint."""
     multiples: int | None = None
-    """Keep every step that is a multiple of this, permanently."""
+    """Keep every checkpoint with a step that is a multiple of this number, permanently."""
     total: int | None = None
-    """Keep at most this many in total, the newest first. Checkpoints that must stay are counted, and
-    stay even if they exceed this number."""
+    """Keep at most this many in total: the checkpoints that stay for another reason, then the newest. Checkpoints that
+    stay for another reason stay even if they exceed this number."""
     minutes: float | None = None
     """Keep one checkpoint per this many minutes of training, permanently: the first one at or after the end of each
     interval."""
@@ -113,6 +112,6 @@ def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
 
 
 def _measured(checkpoint: Retainable, metric: str) -> float:
-    """Return a metric of a checkpoint; NaN, which is never among the best, if it was not measured."""
+    """Return a metric of a checkpoint; NaN if it was not measured. NaN is never among the best."""
     value = checkpoint.metrics.get(metric)
     return float(value) if isinstance(value, (int, float)) else math.nan

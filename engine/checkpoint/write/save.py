@@ -23,7 +23,8 @@ T = TypeVar("T")
 def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | None = None) -> None:
     """Write a checkpoint completely, or change nothing.
 
-    Call it on every rank. A thread may call it while training continues: it reads only the arguments of the run.
+    All ranks must call this function. A thread may call it while training continues, because it reads nothing of the
+    run except its arguments.
 
     Args:
         run: the run.
@@ -37,7 +38,8 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
     checkpoint = snapshot.checkpoint
     ranks = run.ranks if ranks is None else ranks
     named = ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
-    # The last rank up to this one that saves creates the folder: rank 0, or the first rank of this machine.
+    # Ranks with `should_save` create a folder: rank 0, or with `save_on_each_node` the first rank of each machine. This
+    # rank writes into the folder of the last such rank up to itself.
     name: Hidden = [name for saves, name in named[: ranks.rank + 1] if saves][-1]
     staging = Staging(checkpoint.path, name)
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):

@@ -39,7 +39,7 @@ class Snapshot:
     write_model: Callable[[str], None]
     """Writes the model into a folder."""
     frozen: bool
-    """Whether everything is copied. If so, training may continue while it is written."""
+    """Whether everything is copied. If so, training may continue while the snapshot is written."""
     link_unchanged: bool = False
     """Whether files that are equal in the last checkpoint become hard links to its files."""
 
@@ -48,7 +48,7 @@ class Snapshot:
 def take_snapshot(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
 ) -> Snapshot:
-    """Collect everything that a run needs to resume from this step. Call it on every rank.
+    """Collect everything that a run needs to resume from this step. All ranks must call this function.
 
     Args:
         run: the run.
