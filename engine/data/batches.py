@@ -45,7 +45,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 
 @cache
 def _only_cpu() -> bool:
-    """Whether every tensor is on the CPU, because there is no CUDA."""
+    """Return whether there is no CUDA, so that every tensor is on the CPU."""
     return not torch.cuda.is_available()
 
 

@@ -51,7 +51,8 @@ def build_loader(
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: the key of the samples that gives the length, for grouping by length.
-        sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, `args` decide.
+        sampler: a function that returns the sampler of a dataset, or None for the dataset's own order. By default,
+            `args` decide.
 
     Raises:
         DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
@@ -72,7 +73,7 @@ def build_loader(
                 "`train_sampling_strategy='group_by_length'` has no effect: it cannot order the samples of a stream."
             )
         collator = StreamCollator(collator)
-        # A sample of a batch of one may be a whole batch, whose tensors then tell the number of its rows.
+        # With batch_size=1, a sample may itself be a whole batch. Its tensors then say how many samples it has.
         counts = batch_size > 1 and (not training or joins)
         if counts or not ranks.single_process:
             collator = PaddingRowCollator(collator, counts)
@@ -124,7 +125,11 @@ def _loader_options(
 def _stream_loader(
     dataset: Any, args: TrainingArguments, ranks: Ranks, batch_size: int, options: dict[str, Any]
 ) -> Loader:
-    """Return the loader of a stream: of this rank's own part, or of its samples from the whole stream."""
+    """Return the loader of a stream.
+
+    It reads this rank's own part of the stream if there is one. Otherwise it reads the whole stream, and takes the
+    samples of this rank.
+    """
     drop_last = args.dataloader_drop_last
     part = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
     if part is not None:
@@ -234,6 +239,6 @@ def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
 
 
 def _has_transform(dataset: Any) -> bool:
-    """Whether a dataset of the library `datasets` makes its samples with a function, which reads the stored columns."""
+    """Return whether a dataset of the library `datasets` makes its samples with a function from the stored columns."""
     format_ = getattr(dataset, "format", None)
     return isinstance(format_, Mapping) and format_.get("type") == "custom"

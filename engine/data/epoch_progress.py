@@ -22,10 +22,11 @@ class EpochProgress:
     began: dict[str, Any]
     """RNG states at the start of the iteration. They seed the workers, and a stream that is read again needs them."""
     first: dict[int, int] = field(default_factory=dict)
-    """Worker number -> samples, over all ranks, that an earlier session took. Without workers, or for map-style data,
-    the worker number is 0."""
+    """The number of samples, over all ranks, that an earlier session took, by worker number. Without workers, or for
+    map-style data, the worker number is 0."""
     rows: dict[int, int] = field(default_factory=dict)
-    """Samples, over all ranks, that are done, by worker number: `first` and the batches that were yielded."""
+    """The number of samples, over all ranks, that are done, by worker number: `first` plus the batches that were
+    yielded."""
     part: int = 0
     """Number of the worker that made the last batch."""
     pulled: int = 0
@@ -33,7 +34,7 @@ class EpochProgress:
     ahead: Any = None
     """The prefetched batch; `END` if there are no more; None before the first."""
     keeps_state: bool = False
-    """Whether to save the dataset's own position, which is then restored."""
+    """Whether the dataset saves and restores its own position."""
     dataset: Any = None
     """The dataset's own position before the last batch was taken, if `keeps_state`."""
     workers: dict[int, Any] = field(default_factory=dict)
@@ -52,9 +53,9 @@ class EpochProgress:
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
         """Return the state for a checkpoint: nested values with tensors.
 
-        The state does not contain the prefetched batch. It contains the RNG states before it was fetched, if they
-        differ from those at the start. Fetching it again gives the same batch, or one from a repaired dataset or
-        collator.
+        The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, if
+        they differ from the states at the start. So a resumed run fetches the same batch again. If you repaired the
+        dataset or the collator in the meantime, the run gets the repaired batch.
 
         Args:
             parts: the loader's `parts`.
@@ -68,7 +69,7 @@ class EpochProgress:
         if self.maker is not None and not over:
             worker, states = self.maker
             workers[worker] = states
-            if states is None:  # it was its first batch, before which it was seeded
+            if states is None:  # the first batch of the worker, which was seeded before
                 del workers[worker]
         return {
             "began": self.began,
@@ -89,25 +90,26 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
     """Return a state that resumes after the processed samples. The batch size may have changed.
 
     Args:
-        state: some or all entries of `EpochProgress.resume_state`. If the finished samples are not listed, or the
-            stream is now read in other parts, `row` is the number of finished samples of the epoch, over all ranks.
+        state: some or all entries of `EpochProgress.resume_state`. The entry `row`, the number of finished samples of
+            the epoch over all ranks, is needed if the entry `rows` is missing or if `parts` differs from the saved one.
         parts: the loader's `parts` now.
         is_stream: whether the loader reads a stream.
         warns: log a warning if a stream is now read in other parts than before.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     if not is_stream:
-        # With a map-style dataset, these states only seed workers. The former ones would repeat their random draws.
+        # With a map-style dataset, these states only seed workers. With the saved states, workers would repeat their
+        # random draws.
         resumed["began"] = random_states()
     if "rows" not in state or state.get("parts") != parts:
         resumed["rows"] = by_name(divided(state["row"], parts))
         before = state.get("parts", [1, 1])
         if warns and before != parts:
             logger.warning(
-                "The stream of this epoch was read in %d part(s), by processes of their own or by workers, and now "
-                "there are %d. The checkpoint does not say which samples of each part are done. "
-                "Some samples may come twice in this "
-                "epoch, and others not at all. To avoid this, resume with the same number of ranks and workers.",
+                "The stream of this epoch was read in %d part(s), and is now read in %d, because the number of ranks "
+                "or workers changed. The checkpoint does not say which samples of the new parts are done. Some samples "
+                "may come twice in this epoch, and others not at all. To avoid this, resume with the same number of "
+                "ranks and workers.",
                 math.prod(before),
                 math.prod(parts),
             )

@@ -79,7 +79,7 @@ class Feed:
         restore_rng: Callable[[], None],
         after_first_window: bool = False,
     ) -> None:
-        """Resume at the first epoch where an earlier session stopped.
+        """Make the next call of `begin` resume where an earlier session stopped.
 
         Args:
             loader_state: the result of the loader's `resume_state`; empty if it is unknown.
@@ -92,8 +92,9 @@ class Feed:
     def begin(self, epoch: int, batches_done: int) -> None:
         """Move to a batch of an epoch. A loader that cannot skip is read up to this batch.
 
-        The start of an epoch draws random numbers. At the start, the RNG states are restored before that. In the middle
-        of an epoch, the earlier session drew those numbers, so the states are restored afterwards.
+        The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
+        restored before these draws. If it resumes in the middle of an epoch, the earlier session has made these draws,
+        so the RNG states are restored after them.
 
         Args:
             epoch: the epoch, from 0.

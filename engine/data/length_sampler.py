@@ -77,10 +77,11 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
-    """Return all sample indices in random order, sorted by length, longest first, within chunks of up to 50 groups.
+    """Return all sample indices as random chunks of up to 50 groups. Each chunk is sorted by length, longest first.
 
-    There are at least four chunks if there are at least four groups. The longest sample comes first, so that the first
-    step runs out of memory if any step does. Draws and returns the same as transformers' `get_length_grouped_indices`.
+    There are at least four chunks if there are at least four groups. The longest of all samples comes first, so that
+    the first step runs out of memory if any step does. The function draws the same random numbers, and returns the same
+    indices, as transformers' `get_length_grouped_indices`.
 
     Args:
         lengths: length of each sample.

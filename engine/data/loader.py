@@ -30,8 +30,8 @@ _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type
 class Loader(DataLoader[Any]):
     """A DataLoader that prefetches one batch, knows epochs, and saves its position.
 
-    Prefetching keeps the random draws of a collator in transformers' order: the next batch is drawn before the step on
-    the current one.
+    Prefetching keeps the random draws of a collator in transformers' order: the collator makes the next batch before
+    the step on the current batch.
     """
 
     stream_end: StreamEndSync | None = None
@@ -95,7 +95,7 @@ class Loader(DataLoader[Any]):
     def parts(self) -> list[int]:
         """The division of the data: number of ranks that read separate parts, and number of workers of each rank.
 
-        A map-style dataset is [1, 1]: it is indexed, so its division does not matter.
+        For a map-style dataset this is [1, 1], because its samples are read by index.
         """
         if self._stream is None:
             return [1, 1]
@@ -131,21 +131,21 @@ class Loader(DataLoader[Any]):
     # Saving and resuming the position.
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the state with which another loader resumes exactly here; empty before the first iteration."""
+        """Return the state with which another loader resumes at this position; empty before the first iteration."""
         if self._progress is None:
             return {}
         sampler = self._drawing_sampler
         return self._progress.resume_state(self.parts, None if sampler is None else sampler.state)
 
     def resume_from(self, state: dict[str, Any]) -> bool:
-        """Resume at the next iteration, in the same epoch, where `resume_state` was called.
+        """Make the next iteration, in the same epoch, start where `resume_state` was called.
 
         With another batch size, world size, or number of workers of a stream, the state only says which samples are
-        done. The first batch follows the finished samples.
+        done. The iteration then starts after these samples.
 
         Args:
-            state: some or all entries of `resume_state`, and `row`: samples of the epoch that are done, over all
-                ranks.
+            state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
+                over all ranks.
 
         Returns:
             False if the state is empty.
@@ -235,8 +235,8 @@ class Loader(DataLoader[Any]):
         if states is None:
             return self._started(progress)
         progress.workers = dict(states)
-        # Persistent workers were seeded in an earlier epoch. A generator of its own keeps torch from drawing their
-        # seed from the global one again.
+        # Persistent workers were seeded in an earlier epoch. A separate generator keeps torch from drawing another seed
+        # for them from the global generator.
         self.generator = torch.Generator()
         try:
             return self._started(progress)
@@ -270,7 +270,7 @@ class Loader(DataLoader[Any]):
             self._restore_rng({**progress.began, **before}, own)
             progress.ahead = self._pull(batches, progress)
         elif self._stream is not None and not progress.pulled:
-            # A stream that draws random numbers at its start must draw them from the RNG states at its start.
+            # A stream may draw random numbers at its start. It must draw them from the RNG states of that time.
             progress.ahead = self._pull(batches, progress)
         return batches
 
@@ -278,7 +278,8 @@ class Loader(DataLoader[Any]):
         """Start the workers, if any, and return torch's iterator."""
         if isinstance(self.worker_init_fn, WorkerInit):
             self.worker_init_fn.states = progress.workers
-        # Map-style datasets resume by sample number, and workers by number of batches.
+        # Only a stream without workers restores its own position. Map-style datasets resume by sample number, and
+        # workers by number of batches.
         indexed = isinstance(self.batch_sampler, BatchedSampler)
         progress.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
         if self.num_workers and self._in_group:
@@ -289,8 +290,9 @@ class Loader(DataLoader[Any]):
         if self._stream is not None:
             self._stream.first_rows = {}  # the workers have received them
         if self.persistent_workers and batches is not self._worker_iterator:
-            # A trainer is part of a reference cycle. Workers that are collected with it have lost their queues, and
-            # the process waits seconds for each. Releasing the iterator here tells them to exit.
+            # A trainer is part of a reference cycle. If the garbage collector frees the iterator with this cycle, the
+            # workers have lost their queues, and the process waits seconds for each worker. Releasing the iterator
+            # when the loader is freed tells the workers to exit.
             self._worker_iterator = batches
             weakref.finalize(self, _release, batches)
         return batches
@@ -299,7 +301,7 @@ class Loader(DataLoader[Any]):
     def _columnar(self) -> Iterator[None]:
         """Let torch's iterator read batches from columns, if the classes of dataset and collator are supported.
 
-        `dataset` and `collate_fn` of the loader are still the objects of the user.
+        Afterwards, `dataset` and `collate_fn` of the loader are the objects of the user again.
         """
         dataset, collator = self.dataset, self.collate_fn
         found = columnar(dataset, collator) if isinstance(self.batch_sampler, BatchedSampler) else None
@@ -368,7 +370,7 @@ class Loader(DataLoader[Any]):
         """Check that the epoch ends because the sampler has no more batches.
 
         Raises:
-            DataError: if a StopIteration of the dataset or the collator would end it. In a worker it has a text.
+            DataError: if the dataset or the collator raised the StopIteration. From a worker, it has a text.
         """
         sampler = self.batch_sampler
         if isinstance(sampler, BatchedSampler) and (end.value is not None or not sampler.exhausted):

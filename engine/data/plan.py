@@ -29,7 +29,8 @@ class RunPlan:
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     offset: int = 0
-    """Steps between the planned and the real end of an epoch. Not 0 if earlier steps had more or fewer samples."""
+    """Steps between the planned and the real end of an epoch. It is not 0 if earlier steps had more or fewer samples,
+    because the run resumed with another batch size."""
 
     @property
     def endless(self) -> bool:

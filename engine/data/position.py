@@ -57,7 +57,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
         position: the position of the run.
         plan: length of the run.
         sizes: sizes of this session.
-        leaves_epoch: whether the run is about to leave the epoch, so that a resumed run starts at its end.
+        leaves_epoch: whether the run is about to leave the epoch. A resumed run then starts at the end of the epoch.
     """
     batches = (position.length or plan.batches_per_epoch) if leaves_epoch else position.batches
     rows = Position(0, batches, position.first_row).rows(sizes.rows_per_batch)

@@ -26,7 +26,7 @@ class ShardedBatches:
         """Divide `batches`, which yields lists of sample indices, among `ranks`."""
         self.batches, self.ranks = batches, ranks
         self.padding_rows = 0
-        """Samples of the last batch that fill it up."""
+        """The number of samples at the end of the last batch that only fill it up."""
 
     @property
     def batch_size(self) -> int | None:
@@ -166,7 +166,7 @@ class PreparedLoader:
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:
-        """Yield every `world_size`-th batch, and the first ones again if another rank has one more."""
+        """Yield every `world_size`-th batch. If other ranks get one batch more, also yield one of the first batches."""
         rank, world_size = self.ranks.rank, self.ranks.world_size
         first: list[Any] = []
         count = 0

@@ -50,11 +50,10 @@ class UserSampler(Sampler[int]):
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
         self.sampler = sampler
         self.state: dict[str, Any] | None = None
-        """RNG states from which the last order was drawn; None before the first.
+        """RNG states from which the last order was drawn; None before the first order.
 
         `global` has the states of all global generators, and `generators` the states of the sampler's own generators.
-        Checkpoints of earlier versions have
-        the state of `sampler.generator` as `own`."""
+        Checkpoints of earlier versions have the state of `sampler.generator` as `own`."""
         self._again = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -78,7 +77,8 @@ class UserSampler(Sampler[int]):
             ):
                 generator.set_state(self.state["own"])
             rows = list(self.sampler)
-            restore_random_states(before)  # the earlier session drew this order before it saved these states
+            # `before` comes from the checkpoint, which the earlier session saved after it drew this order.
+            restore_random_states(before)
             own.restore(before_own)
             return iter(rows)
         self.state = {"global": random_states(), "generators": own.read()}
@@ -89,7 +89,7 @@ class UserSampler(Sampler[int]):
 
 
 def _order_of(sampler: Sampler[int]) -> Sequence[int]:
-    """Return the order of all samples of an epoch, without a list if possible: it has an object for each sample."""
+    """Return the order of all samples of an epoch. It is a list, with an object for each sample, only if necessary."""
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
     return sampler.order() if type(sampler) is ShuffledSampler else list(sampler)
@@ -199,7 +199,7 @@ class BatchedSampler(Sampler[list[int]]):
         return first_row + (math.ceil(left / stride) * stride if self.even else left)
 
     def rows_at(self, done: int, length: int | None) -> int | None:
-        """Return the number of samples in the batch of this rank after `done` samples of all ranks; None if unknown.
+        """Return the number of samples in the next batch of this rank; None if unknown.
 
         Args:
             done: samples of the epoch that are done, over all ranks.

@@ -35,7 +35,7 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
 
 
 def _shuffles(dataset: Any) -> bool:
-    """Whether a `datasets.IterableDataset` shuffles with a buffer at any stage."""
+    """Return whether a `datasets.IterableDataset` shuffles with a buffer at any stage."""
     return any(type(stage).__name__.startswith("BufferShuffled") for stage in _stages(dataset))
 
 

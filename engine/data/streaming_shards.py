@@ -203,7 +203,7 @@ class StreamCollator:
 class StreamEndSync:
     """Lets all ranks end an epoch together, although each rank reads its own part of a stream.
 
-    A rank without a batch left gets a copy of a batch of the first rank that still has one, as padding.
+    If a rank has no batch left, it gets padding: a copy of the batch of the first rank that still has one.
     """
 
     ranks: Ranks

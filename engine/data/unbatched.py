@@ -19,7 +19,7 @@ def unbatched(dataset: Any) -> Dataset[Any]:
 
         trainer = Trainer(model, args, train_dataset=unbatched(dataset.batch(16)))
 
-    A map-style dataset reads a whole batch for each sample, and keeps the last batch in memory.
+    To get a sample of a map-style dataset, its whole batch is read. The last batch that was read stays in memory.
 
     Args:
         dataset: its samples are dicts or tuples, whose values have one entry per row. All batches of a map-style

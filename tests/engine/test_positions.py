@@ -113,7 +113,7 @@ def test_a_changed_number_of_workers_of_a_stream_is_warned_of(
     with caplog.at_level(logging.WARNING):
         run_of("stream", ROWS, [Session(steps=3, workers=workers[0]), Session(steps=2, workers=workers[1])])
     before, now = (max(1, own) for own in workers)
-    assert f"read in {before} part(s), by processes of their own or by workers, and now there are {now}" in caplog.text
+    assert f"read in {before} part(s), and is now read in {now}, because the number of ranks" in caplog.text
 
 
 def test_rows_that_are_done_are_not_read():

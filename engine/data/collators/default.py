@@ -20,10 +20,14 @@ Collator = Callable[[list[Any]], Any]
 def default_data_collator(features: list[Any], return_tensors: str = "pt") -> Any:
     """Stack samples into a batch.
 
-    Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64, and
-    as float32 if any of the batch is another number. Values of a column that mix integers and other numbers become the
-    wider type. Strings and None are left out. Tuples become a tuple of tensors, and a list of numbers in a tuple is one
-    value, as in a dict.
+    Dicts become a dict of tensors:
+
+    - `label` (a number) and `label_ids` (numbers) become `labels`. They are int64 if all labels of the batch are
+      integers, else float32.
+    - If another column mixes integers and floats, its tensor has the dtype of the floats.
+    - Strings and None are left out.
+
+    Tuples become a tuple of tensors. A list of numbers in a tuple is one value, as in a dict.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.

@@ -29,7 +29,8 @@ class DataCollatorForLanguageModeling:
     """Pads the samples. It has `pad_token_id` and `padding_side`. `mlm` also needs `mask_token_id`, a length, and
     `get_special_tokens_mask` for samples without a `special_tokens_mask`."""
     mlm: bool = True
-    """Whether to mask tokens; only those are labels then. Else all tokens except padding are labels."""
+    """Whether to mask tokens. If so, only the drawn tokens are labels. Otherwise all tokens except padding are labels.
+    """
     whole_word_mask: bool = False
     """Whether to mask all tokens of a word together. Samples then need an `offset_mapping`."""
     mlm_probability: float | None = 0.15
@@ -155,7 +156,7 @@ class DataCollatorForLanguageModeling:
         return inputs, labels
 
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
-        """Draw tokens with a probability. Every token takes one random number, also tokens that cannot be drawn.
+        """Draw tokens with a probability. As in transformers, tokens that cannot be drawn take a random number too.
 
         Args:
             probability: probability of each token that can be drawn.

@@ -109,7 +109,7 @@ class DataCollatorForSeq2Seq(Padding):
     padding: Any = True
     """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """Length to pad to, in tokens; None uses the tokenizer's maximum, and pads labels to the longest."""
+    """Length to pad to, in tokens. None pads samples to the tokenizer's maximum, and labels to the longest label."""
     pad_to_multiple_of: int | None = None
     """Pad samples and labels to a multiple of this number of tokens."""
     label_pad_token_id: int = IGNORED_LABEL

@@ -1,4 +1,4 @@
-"""Columns of an Arrow table as views of their buffers, and the tensors of some of their rows."""
+"""Views of the columns of an Arrow table, without a copy of their values, and tensors made from some of their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PART = 1 << 20
 """The number of offsets that are compared at once, so that a large table needs little memory."""
 
 Span = tuple[Any, int, int]
-"""The values of a chunk, the index of the first value of a row, and the index after its last value."""
+"""The values of one row: the values of its chunk, the index of the row's first value, and the index after its last."""
 
 
 class Bits:
@@ -40,7 +40,8 @@ class Chunk:
     """A part of a column that is contiguous in memory."""
 
     levels: tuple[Any, ...]
-    """For each level of lists, the offsets of the lists in the next level, or the length of all lists."""
+    """One entry per level of nested lists: the offsets of its lists in the next level, or the fixed length of its
+    lists."""
     values: Any
     """The values of the innermost level."""
     rows: int
@@ -174,7 +175,7 @@ class Column:
         return tensor.reshape(len(rows), *shape)
 
     def _spread(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Chunk, np.ndarray[Any, Any], Any]]:
-        """Yield for each chunk that holds some of the rows: the chunk, its rows, and their places in the batch."""
+        """Yield each chunk that holds some of the rows, their indices in the chunk, and their places in the batch."""
         if len(self._arrays) == 1:
             yield self._chunk(0), rows, slice(None)
             return
@@ -184,7 +185,7 @@ class Column:
             yield self._chunk(owner), rows[places] - self._begin(owner), places
 
     def _each(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Chunk, int]]:
-        """Yield the chunk of each row, and its number in the chunk."""
+        """Yield for each row its chunk, and the index of the row in the chunk."""
         owners = np.searchsorted(self._ends, rows, side="right")
         for owner, row in zip(owners.tolist(), rows.tolist()):
             yield self._chunk(owner), row - self._begin(owner)
@@ -193,7 +194,7 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return the views of a chunk. They are made when it is first read: a large table has many chunks."""
+        """Return the views of a chunk. They are made at the first access, because a large table has many chunks."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
@@ -231,7 +232,7 @@ def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> No
     Args:
         tensor: the tensor, which is changed in place. Positions without a new value keep their old value.
         spans: the values of each row.
-        side: the side of a row that does not change: 'right' or 'left'.
+        side: the side of a row on which positions without a new value are: 'right' or 'left'.
     """
     view = tensor.numpy()
     width = view.shape[1]

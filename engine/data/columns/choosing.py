@@ -73,7 +73,7 @@ def _has_own_methods(dataset: Any) -> bool:
 
 
 def _own(collator: Any) -> Any:
-    """Return the trainbus collator that makes the same batches as a collator of transformers. Others do not change."""
+    """Return the trainbus collator that makes the same batches as a collator of transformers; else the collator."""
     cls = type(collator)
     if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
         return DataCollatorWithPadding(**vars(collator))
@@ -99,7 +99,7 @@ class ColumnDataset:
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_table": None}  # a worker views the columns itself
+        return {**vars(self), "_table": None}  # each worker makes its own views of the columns
 
     def __getitems__(self, indices: list[int]) -> Any:
         """Return the samples of a batch without reading them. They are read only if columns cannot make the batch."""
@@ -133,8 +133,8 @@ class ColumnCollator:
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """The collator that the user passed. It can make a batch from `BatchRows`, or it is a collator of transformers with
-    an equivalent in trainbus that can."""
+    """The collator that the user passed. Either it can make a batch from `BatchRows`, or it is a collator of
+    transformers for which trainbus has an equivalent that can."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):

@@ -31,7 +31,9 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Return the batch of `padded`. The first batches are compared with the batch of `slow`, which reads the samples.
+    """Return the batch of `padded`.
+
+    The first batch of each kind is compared with the batch of `slow`, which reads the samples.
 
     Raises:
         NotColumnar: if only the samples can make the batch.
@@ -119,7 +121,10 @@ def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | No
 
 
 def _passed(cells: Cells) -> torch.Tensor:
-    """Return a column that is not padded, as the tokenizer does: it converts the values to Python numbers first."""
+    """Return a column that is not padded, with the dtype that a tokenizer gives it.
+
+    A tokenizer converts the values to Python numbers first, so floats get torch's default dtype.
+    """
     values = cells.stacked()
     return values.to(torch.get_default_dtype()) if cells.is_floating else values
 

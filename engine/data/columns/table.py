@@ -61,7 +61,7 @@ class Table:
         return rows if self._order is None else self._order.flat(rows, torch.int64).numpy()
 
     def types_of(self, names: tuple[str, ...]) -> Hashable:
-        """Return columns with their Arrow types."""
+        """Return the names of columns together with their Arrow types."""
         if names not in self._types:
             self._types[names] = tuple((name, self.types[name]) for name in names)
         return self._types[names]
@@ -70,7 +70,7 @@ class Table:
         """Return a column; None if it holds text.
 
         Raises:
-            NotColumnar: if it holds nulls, or other values.
+            NotColumnar: if it holds nulls, or values that are neither numbers nor text.
         """
         if name in self._others:
             raise NotColumnar
@@ -98,7 +98,7 @@ class Table:
 def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
     """Return the format: type, columns, options, and whether samples also hold the other columns.
 
-    The property `format` of the dataset copies its values, which takes as long as reading a small batch.
+    It does not read the property `format`, which copies the values. A copy takes as long as reading a small batch.
     """
     return dataset._format_type, dataset._format_columns, dataset._format_kwargs, dataset._output_all_columns
 
@@ -110,7 +110,7 @@ def is_table(dataset: Any) -> bool:
 
 
 def _is_plain(feature: Any) -> bool:
-    """Whether the values of a feature are stored as they are."""
+    """Return whether the values of a feature are stored as they are."""
     if isinstance(feature, list):
         return len(feature) == 1 and _is_plain(feature[0])
     known = type(feature).__module__ == "datasets.features.features" and type(feature).__name__ in _PLAIN
@@ -234,7 +234,7 @@ class TableRows(BatchRows):
         """Return the values of a column; None if it holds text.
 
         Raises:
-            NotColumnar: if it holds nulls, or other values.
+            NotColumnar: if it holds nulls, or values that are neither numbers nor text.
         """
         if name not in self._cells:
             column = self.table.column(name)
@@ -263,7 +263,8 @@ class TableRows(BatchRows):
             cells = self.numbers("label")
             arrays = cells.column.depth and self.style != "python"
             if arrays and (self.style == "torch" or cells.column.type.kind == "b"):
-                raise NotColumnar  # a tensor of one label becomes a number, and arrays of booleans are refused
+                # The default collator turns a tensor of one label into a number, and refuses arrays of booleans.
+                raise NotColumnar
             batch["labels"] = cells.stacked(torch.float32 if cells.is_floating else torch.int64)
         elif "label_ids" in self.names:
             cells = self.numbers("label_ids")

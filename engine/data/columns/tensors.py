@@ -17,7 +17,8 @@ _DTYPES = frozenset(
     }
 )
 _LARGE = 1 << 15
-"""A worker stacks samples of this many bytes or more. torch stacks them in shared memory, without a further copy."""
+"""The bytes of a sample from which a worker does not select rows, but lets torch stack the samples. torch stacks them
+in shared memory, without a further copy."""
 
 
 class TensorRows(BatchRows):
@@ -33,7 +34,7 @@ class TensorRows(BatchRows):
             places: the row of the tensors for each sample.
 
         Raises:
-            NotColumnar: if selecting rows and stacking samples can differ.
+            NotColumnar: if selecting rows and stacking samples can give different batches.
         """
         super().__init__(rows, indices)
         self.tensors, self.places = tensors, places
@@ -52,7 +53,7 @@ class TensorRows(BatchRows):
 
 
 def _is_usual(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an ordinary one: dense, contiguous, on the CPU, without a graph."""
+    """Return whether a tensor is dense, contiguous, on the CPU, without a graph, and in a worker also small."""
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
         return False
     if tensor.device.type != "cpu" or tensor.dtype not in _DTYPES or tensor.is_conj() or tensor.is_neg():

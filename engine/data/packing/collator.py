@@ -86,7 +86,7 @@ class Packing:
 
 
 def _predicts_next(model: nn.Module) -> bool:
-    """Whether the labels of a model are its own tokens, each predicted from those before."""
+    """Return whether a model is causal: its labels are its input tokens, each predicted from the tokens before it."""
     return loss_shifts_labels(model) or type(model).__name__.endswith(("LMHeadModel", "ForCausalLM"))
 
 
@@ -180,7 +180,8 @@ class PackedCollator:
         if self.max_length is not None and longest > self.max_length and self.strategy != "flatten":
             raise DataError(
                 f"Sample {lengths.index(longest)} of the batch has {longest} tokens, and Packing(max_length="
-                f"{self.max_length}) allows {self.max_length}. Truncate samples during tokenization, or raise it."
+                f"{self.max_length}) allows {self.max_length}. Truncate samples during tokenization, or raise "
+                "`max_length`."
             )
         rows = packed_rows(lengths, self.max_length or longest, self.strategy)
         order = [sample for row in rows for sample in row]
@@ -189,7 +190,7 @@ class PackedCollator:
         each = torch.tensor([lengths[sample] for sample in order])
         ends = torch.tensor([number * width + used for number, used in enumerate(widths)])
         total = int(each.sum())
-        first = each.cumsum(0) - each  # of each sample, among all tokens
+        first = each.cumsum(0) - each  # the index of the first token of each sample
         within = torch.arange(total) - first.repeat_interleave(each)
         used = torch.tensor(widths)
         place = torch.arange(total) + (ends - used.cumsum(0)).repeat_interleave(used)
@@ -237,5 +238,5 @@ def collator_for(collator: Any, model: nn.Module, training: bool) -> Any:
 
 
 def joins_samples(collator: Any) -> bool:
-    """Whether the batches of a collator have fewer rows than samples."""
+    """Return whether the batches of a collator have fewer rows than samples."""
     return bool(getattr(collator, "joins_samples", False))

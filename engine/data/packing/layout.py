@@ -1,4 +1,7 @@
-"""The layout of a packed batch that keeps samples apart in a model. Running the model on two batches checks it."""
+"""The layout of a packed batch: the inputs with which a model keeps the samples of a row apart.
+
+A layout is checked by running the model on a few tokens.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Layout:
         """
         batch = {"input_ids": tokens, "position_ids": positions + self.first_position}
         if self.mask is not None:
-            # Padding reads padding, because a token without any other token has no attention.
+            # Padding tokens attend to each other, because a token that attends to nothing may get NaN.
             joined = (segments[:, None, :] == segments[:, :, None])[:, None]
             joined = joined.tril() if self.causal else joined
             batch["attention_mask"] = joined if self.mask is torch.bool else _additive(joined, self.mask)
@@ -123,8 +126,8 @@ _LENGTHS = (5, 4, 3)
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
     """Compare packed samples with each sample alone. Return how they differ; empty if they are equal.
 
-    Other tokens in one sample must not change the logits of another sample. This second comparison finds an influence
-    that is smaller than the rounding of the first comparison.
+    A second comparison changes the tokens of one sample, which must not change the logits of the other sample. It finds
+    an influence that is smaller than the rounding of the first comparison.
     """
     samples = _samples(model, config)
     try:

@@ -33,7 +33,7 @@ def wait_for_idle_threads() -> None:
 
 
 def _other_threads_run() -> bool:
-    """Whether another thread of this process runs or is ready to run. A waiting thread does not hold the lock."""
+    """Return whether another thread of this process runs or is ready to run. Waiting threads do not hold the lock."""
     own = threading.get_native_id()
     return any(_state(int(name)) == "R" for name in os.listdir(_THREADS) if int(name) != own)
 

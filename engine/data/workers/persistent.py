@@ -16,7 +16,7 @@ class KeptLoader(Protocol):
 
 
 class PersistentLoaders:
-    """The evaluation loaders of a run with persistent workers, by name of the dataset.
+    """The evaluation loaders of a run that have persistent workers, by name of the dataset.
 
     The first evaluation starts the workers and draws their seeds from the global generator. Later evaluations do not.
     So a resumed run starts the workers with their saved RNG states, and draws no seeds.

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def block_sigterm() -> Iterator[None]:
-    """Block SIGTERM in this thread while workers start. Workers, and all threads that start in them, inherit this.
+    """Block SIGTERM in this thread while workers start. Workers, and all threads that start in them, inherit the block.
 
-    Some packages start threads again in each forked process. OpenTelemetry, a dependency of wandb, is one.
+    The threads matter because some packages start threads in each forked process. OpenTelemetry, a dependency of wandb,
+    is one of these packages.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

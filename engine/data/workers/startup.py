@@ -47,9 +47,9 @@ class WorkerCollator:
     collator: Collator
     """Makes the batch."""
     _own: OwnGenerators | None = field(default=None, init=False, repr=False, compare=False)
-    """The generators of this worker's dataset and collator, once it made a batch."""
+    """The generators of this worker's dataset and collator; None before its first batch."""
     _rng: QuickStates | None = field(default=None, init=False, repr=False, compare=False)
-    """Reads the RNG states of this worker, once it made a batch."""
+    """Reads the RNG states of this worker; None before its first batch."""
 
     def __call__(self, features: list[Any]) -> Any:
         worker = get_worker_info()
