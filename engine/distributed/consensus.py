@@ -1,4 +1,7 @@
-"""Consensus: all ranks serve the same flags for the same callbacks."""
+"""Consensus: all ranks serve the same flags for the same callbacks.
+
+A callback is *rank-local* if it decides from a value that only one rank knows, such as a clock. It sets `local = True`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .ranks import Ranks
 Agree: TypeAlias = Callable[[TrainerControl], None]
 """Makes the ranks agree on the raised flags. Every rank calls it at the same place."""
 Reasons: TypeAlias = dict[Flag, dict[str, str]]
-"""Flag -> id of each callback that requests it, or of each callback that vetoes it -> the reason."""
+"""Flag -> id of a callback -> its reason. It holds all requests, or all vetoes."""
 
 DEBUG = "rank_divergence"
 """The value of `debug` that compares the ranks."""
@@ -43,8 +46,8 @@ _REMEDY = (
 def agreement(run: DistributedRun) -> Agree:
     """Return the function that makes the ranks agree before flags are served.
 
-    The function does nothing in a single process. It also does nothing if no callback is rank-local, and no callback
-    may fail without ending the run: all ranks then raise the same flags.
+    The function does nothing in a single process. It also does nothing if no callback is rank-local and every failure
+    of a callback ends the run, because all ranks then raise the same flags.
     """
     isolation = run.bus.isolation
     isolation.shared = frozenset()
@@ -101,7 +104,8 @@ class Consensus:
         self._activity = run.activity
         self._ranks = run.ranks
         self._state = run.state
-        # Code outside of handlers writes on one rank only. Callbacks that are attached later share the last column.
+        # The votes have one column for each callback, and one for OUTSIDE: code outside of handlers, which may write on
+        # one rank only. Callbacks that are attached later share the last column.
         handlers = {handler.owner_id for event in run.bus for handler in run.bus.order_of(event)}
         self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(handlers)])}
         self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))

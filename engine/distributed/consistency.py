@@ -35,7 +35,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text: `rank 1`, `ranks 0 and 2`. Many ranks are short: `ranks 0 to 1022`."""
+    """Return ranks as text: `rank 1`, `ranks 0 and 2`. More than 8 ranks become spans: `ranks 0 to 1022`."""
     words = [str(rank) for rank in ranks]
     if len(words) > _MAX_RANKS:
         spans = _spans(ranks)

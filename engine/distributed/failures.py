@@ -44,7 +44,7 @@ _MAX_LENGTH = 2000
 def register_process(ranks: Ranks) -> None:
     """Write the address of this process into the store, and at exit the error that ended the program, if any.
 
-    Call it right after the rendezvous. The other ranks then know of a failure before the first session, too.
+    Call it right after the rendezvous. The other ranks then also learn of a failure before the first session.
     """
     if not ranks.single_process:
         store = ranks.store

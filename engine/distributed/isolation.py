@@ -39,6 +39,7 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
+    """Return whether a handler may raise a flag, and only warns if it fails."""
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"
 

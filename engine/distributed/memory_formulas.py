@@ -1,7 +1,7 @@
 """The memory formulas: the memory of each strategy on one GPU. They measure nothing and do not need torch.
 
 The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas are those of
-ZeRO, adapted to the strategies of this library: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
+ZeRO, adapted to the strategies of trainbus: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
 formula for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
 """
 
@@ -122,7 +122,8 @@ def fully_sharded(variant: Variant, workload: Workload) -> MemoryEstimate:
     share = 1 / shards(variant, workload)
     held = 0.0 if variant.offload else share
     layer = 1 / (workload.layers or ASSUMED_LAYERS)
-    # The next layer is gathered while one computes. Weights that autocast cast stay when the layer is resharded.
+    # While one layer computes, the next one is gathered. If a layer is resharded, the copies of its weights that
+    # autocast made stay.
     gathered = (HALF if variant.half else FULL) * (1.0 if variant.gathers_all else min(1.0, 2 * layer))
     casted = 0.0 if variant.half else base.work
     gathers = workload.accumulate * (1 if variant.gathers_all else 2)

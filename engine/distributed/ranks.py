@@ -49,8 +49,8 @@ class Ranks:
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
         """Join the process group. Do nothing if the user's program or an earlier trainer joined it.
 
-        Keys of an earlier attempt in the launcher's store are ignored. If they were not, gloo would read the addresses
-        of dead processes from these keys, and wait.
+        Keys of an earlier attempt in the launcher's store are ignored. Otherwise gloo would read the addresses of dead
+        processes from these keys, and wait for them.
 
         Args:
             device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.
@@ -63,7 +63,8 @@ class Ranks:
         if not self.single_process:
             _leave_at_exit(self)
         if not self.single_process and not dist.is_initialized():
-            # Imported after the group exists, its functions would hold the group as a default argument, after `leave`.
+            # Import it before the group exists. Otherwise its functions keep the group as a default argument, and
+            # still refer to it after `leave`.
             import torch.distributed.nn
 
             if device.type == "cuda":
@@ -182,7 +183,7 @@ class Ranks:
         return values[0]
 
     def barrier(self) -> None:
-        """Wait until all ranks call this."""
+        """Wait until all ranks call this method."""
         if not self.single_process:
             dist.barrier()
 
@@ -192,7 +193,7 @@ class Ranks:
         return dist.is_available() and dist.is_initialized() and dist.is_gloo_available()
 
     def thread_group(self, timeout: int) -> ThreadGroup:
-        """Create a second process group for the collectives of another thread. Call it on every rank.
+        """Create a second process group for the collectives of another thread. All ranks must call this method.
 
         Args:
             timeout: the time limit of a collective, in seconds.
@@ -217,7 +218,7 @@ class Ranks:
 
 
 class ThreadGroup:
-    """A process group of all ranks that one thread per rank uses while the training uses the first group.
+    """A second process group of all ranks. One thread per rank uses it while the training uses the first group.
 
     The ranks of a group must run its collectives in the same order. Two threads cannot guarantee this in one group.
     """

@@ -62,7 +62,8 @@ def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> st
                 if store.check(accepted_keys):
                     return name
         time.sleep(_POLL_INTERVAL)
-    # If this rank accepted no list, a token of an earlier attempt cannot be told from a present one.
+    # If this rank accepted no list, it cannot tell tokens of an earlier attempt from present ones. It then names only
+    # the ranks without any token.
     missing = [other for other in ranks if not store.check([(accepted_keys or token_keys)[other]])]
     raise RankFailure(
         f"The rendezvous was not complete within {seconds:g} seconds (`ddp_timeout`). Rank {rank} waits for "
@@ -72,9 +73,9 @@ def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> st
 
 
 def all_succeeded(store: Store, name: str, rank: int, world_size: int, seconds: float, *, success: bool) -> bool:
-    """Return whether an operation succeeded on all ranks. Each rank sends its own result. Call it after `join_attempt`.
+    """Return whether an operation succeeded on all ranks. Each rank sends its own result.
 
-    A rank that does not answer in time counts as failed.
+    Call the function after `join_attempt`. A rank that does not answer in time counts as failed.
 
     Args:
         store: the store of the launcher.

@@ -42,7 +42,7 @@ class Workload:
     accumulate: int = 1
     """Batches per step."""
     reduce_bucket: float = 5e8
-    """DeepSpeed's `reduce_bucket_size`: the gradients that it sends at once."""
+    """DeepSpeed's `reduce_bucket_size`: the number of gradient values that it sends at once."""
     layers: int | None = None
     """Transformer layers; None assumes 32. With `hidden` and `sequence`, activations are counted."""
     hidden: int | None = None
