@@ -7,6 +7,7 @@
 | `results`, `gathering` | Results of all batches and ranks. |
 | `metrics` | Checks and names metrics, and makes them equal on all ranks. |
 | `metric_set`, `readings` | `Metrics`: metrics by name, and the values that they read from the outputs. |
+| `streamed` | The interface of metrics that read each batch. |
 | `row_slice` | Evaluation on a random subset, and its confidence interval. |
 | `bundled`, `metric_files` | The bundled metrics, and metrics in files. |
 | `metric_modules` | A metric of `evaluate` as `compute_metrics`. |

@@ -26,7 +26,8 @@ class EvaluationRecord:
     complete: bool = True
     """Whether the evaluation covers all of the trainer's own eval datasets."""
     decides: bool = True
-    """Whether callbacks use the metrics to decide. False if metrics of other data have the metric names of the run."""
+    """Whether callbacks use the metrics to decide. False if the metrics are of other data, but have the same names as
+    the metrics of the run."""
     prefixes: frozenset[str] = frozenset()
     """The prefixes of the metric names of this evaluation, and of the evaluations that this evaluation runs in."""
     rows: int | None = None

@@ -41,6 +41,7 @@ class _Copies:
         self._scopes: dict[int, dict[str, Any]] = {}
 
     def of_function(self, function: Any) -> Any:
+        """Return the copy of a function. The first call makes it."""
         if not isinstance(function, types.FunctionType):
             raise NotIsolated
         if id(function) in self._functions:
@@ -59,6 +60,7 @@ class _Copies:
         return copied
 
     def _of_global(self, function: types.FunctionType, value: Any) -> Any:
+        """Return a copy of a global that a function uses; the value itself if it belongs to another module."""
         own = getattr(value, "__module__", None) == function.__module__
         if isinstance(value, types.FunctionType) and not own:
             return value
@@ -69,6 +71,7 @@ class _Copies:
         return value
 
     def _of(self, value: Any) -> Any:
+        """Return a copy of a plain value, a container of plain values or a function."""
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, types.FunctionType):

@@ -218,5 +218,5 @@ def _batch_result(
 
 
 def _is_complete(prediction: EvalPrediction) -> bool:
-    """Whether there are predictions and labels to compute metrics from."""
+    """Return whether there are predictions and labels to compute metrics from."""
     return prediction.predictions is not None and prediction.label_ids is not None

@@ -166,7 +166,7 @@ def _one_of(part: Any, index: int) -> Any:
 
 
 def _one_each(array: Any) -> bool:
-    """Whether an array has one entry per row: shape (rows,) or (rows, 1)."""
+    """Return whether an array has one entry per row: shape (rows,) or (rows, 1)."""
     return bool(array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1))
 
 

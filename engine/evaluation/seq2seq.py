@@ -94,8 +94,9 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
-        """Return loss, generated tokens and labels of a batch. Without `predict_with_generate`, logits replace tokens.
+        """Return loss, generated tokens and labels of a batch.
 
+        Without `predict_with_generate`, or with `prediction_loss_only`, the method of `Trainer` computes the result.
         Tokens and labels have shape (rows, width). They are padded with the padding token to the maximum length of the
         model's generation config.
 
@@ -211,7 +212,7 @@ class Seq2SeqTrainer(Trainer):
 
 
 def _is_unset(name: str, value: Any) -> bool:
-    """Whether an option of `generate` is not set: it is None, and None is not a valid value of this option."""
+    """Return whether an option of `generate` is not set: it is None, and None is not a valid value of this option."""
     return name in ("max_length", "num_beams") and value is None
 
 

@@ -80,8 +80,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    An error gets a note if each sample looks like a whole batch. An error about data types gets a note with the names
-    of the tensors.
+    Other errors may get notes. One note says that each sample looks like a whole batch. Another note names the tensors
+    of an error about data types.
 
     Raises:
         DataError: for a label outside of the classes, or an input id without an embedding.

@@ -175,7 +175,7 @@ class Objective:
         return {name: value for name, value in inputs.items() if name in known and name not in labels}
 
     def has_loss(self, inputs: Any) -> bool:
-        """Whether a loss can be computed from a batch."""
+        """Return whether a loss can be computed from a batch."""
         if self.labels_in(inputs) is not None:
             return True
         requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
@@ -195,7 +195,7 @@ class Objective:
         return labels
 
     def _splits(self, inputs: Any) -> bool:
-        """Whether the last element of a batch is its labels."""
+        """Return whether the last element of a batch is its labels."""
         return isinstance(inputs, (tuple, list)) and len(inputs) > 1 and self.splits_labels
 
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:

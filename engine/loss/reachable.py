@@ -1,6 +1,4 @@
-"""Find modules that a plain loss function uses: in its closure, in globals, and in objects that it
-reads.
-"""
+"""Find the modules that a plain loss function uses: in its closure, in globals, and in objects that it reads."""
 
 from __future__ import annotations
 

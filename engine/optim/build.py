@@ -223,7 +223,7 @@ def build_given(
         factory: Any = optimizer_class()
         return factory(model, **options)
     options = dict(options)
-    # As in transformers, the options may hold the groups, under the names that its own options use.
+    # As in transformers, the options may hold the groups under one of these names.
     for name in ("params", "model", "optimizer_dict"):
         groups = options.pop(name, groups)
     optimizer = optimizer_class(groups, **options)

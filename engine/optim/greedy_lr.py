@@ -43,7 +43,7 @@ class GreedyLR(LRScheduler):
     A streak is more than `patience` metrics in a row. A raise divides the learning rates by `factor`; the schedule then
     ignores `warmup` metrics. A reduction multiplies the learning rates by `factor`; the schedule then ignores
     `cooldown` metrics. After `reset_start` reductions with all groups at their lowest learning rate, the schedule
-    starts again.
+    starts again with the initial learning rates.
 
     Source: arXiv:2512.14527. The schedule decides and computes as the one in transformers 5.23 does. Each of the two
     can load the state of the other.

@@ -47,8 +47,9 @@ def with_own_rates(
         if pattern in unused:
             modules = [name for name, _ in model.named_modules() if name]
             raise ArgumentError(
-                f"`learning_rates` has {pattern!r}, and no trainable parameter of {type(model).__name__} matches it "
-                f"first{nearest(pattern, modules)} Correct the pattern, or list it before wider ones. "
-                "Parameters of a loss module are not named here: give them a rate with `optimizers`."
+                f"`learning_rates` has {pattern!r}, and no trainable parameter of {type(model).__name__} gets this "
+                f"rate: none matches, or an earlier pattern matches first{nearest(pattern, modules)} Correct the "
+                "pattern, or list it before wider ones. "
+                "`learning_rates` does not apply to parameters of a loss module: give them a rate with `optimizers`."
             )
     return [*rest, *own]

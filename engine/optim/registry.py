@@ -43,7 +43,8 @@ class OptimizerSpec:
     receives: tuple[str, ...] = ()
     """Which of `betas`, `eps`, `weight_decay` and `warmup_steps` the class receives, besides the learning rate."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the class receives unless `optim_args` sets them. Its reader converts a string value."""
+    """Keyword arguments that the class receives unless `optim_args` sets them. The reader of the option converts a
+    string value."""
     options: Mapping[str, OptionReader] = field(default_factory=dict)
     """Option that `optim_args` may set -> function that reads its text. Options override `receives` and `defaults`."""
     beta_options: tuple[str, ...] = ()
@@ -103,8 +104,7 @@ def _with_defaults(spec: OptimizerSpec, **defaults: Any) -> OptimizerSpec:
 
 _LAYERWISE = (
     "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after "
-    "the "
-    "backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
+    "the backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
 )
 _NO_DEVICE = "It needs {}, and trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
 

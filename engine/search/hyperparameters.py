@@ -214,9 +214,10 @@ class Search:
         return trainer
 
     def _arguments_among(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for training arguments. If `model_init` receives the trial, it uses the other values.
+        """Return the values that are for training arguments.
 
-        If `model_init` does not receive the trial, all values are returned.
+        If `model_init` receives the trial, the other values are for `model_init`. Otherwise all values are for
+        training arguments.
         """
         known = {field.name for field in fields(self.args)} | set(ALIASES)
         if not takes_trial(self.model_init):
