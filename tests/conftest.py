@@ -56,6 +56,7 @@ They repeat one property for many cases, or compare whole programs. `make test` 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests in the files and folders of `THOROUGH` as thorough."""
     tests = Path(__file__).parent
     missing = [name for name in THOROUGH if not (tests / name).exists()]
     if missing:
@@ -81,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Let `-n auto` start three workers for two cores: many tests wait for processes that they started."""
+    """Let `-n auto` start three workers for two cores, because many tests wait for processes that they started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + cores // 2
 
@@ -103,14 +104,14 @@ def frozen_modules() -> None:
 
 @pytest.fixture(autouse=True)
 def process() -> Iterator[None]:
-    """What a test, or a library that it uses, changes in the process does not reach the next test."""
+    """Restore variables, working folder and module path after each test, so that no change reaches the next test."""
     with restored_process():
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def process_of_the_module() -> Iterator[None]:
-    """The same for what the shared fixtures of a module change: they begin before `process` does."""
+    """Do the same after each module of tests, for changes by its fixtures, which begin before `process`."""
     with restored_process():
         yield
 
@@ -123,7 +124,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def project_files(root: Path) -> list[Path]:
-    """Every file of the project, relative to its folder: what git tracks, and what it would add."""
+    """The files of the project, relative to its folder: tracked files, and new files that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,

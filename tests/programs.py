@@ -1,6 +1,6 @@
 """The programs of five pages of documentation, word for word: of MindNLP (two), PaddleNLP and Transformers (two).
 
-They are kept as text, so that nothing but their imports is changed when a test runs them.
+They are kept as text. A test that runs a program changes only its imports.
 """
 
 from __future__ import annotations

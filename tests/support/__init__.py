@@ -1,1 +1,4 @@
-"""Models, data, trainers and fakes that several tests share. pytest and `support.processes` make it importable."""
+"""Models, data, trainers and fakes that several tests share.
+
+pytest and `support.processes` put the folder of this package on the path.
+"""

@@ -15,18 +15,18 @@ from trainbus.engine.checkpoint.write.commit import Staging
 from trainbus.engine.commands.status import NAME as STATUS
 
 GONE = 2**22
-"""The number of a process that cannot be: Linux counts up to it."""
+"""A process id that no process has: on Linux, all ids are lower."""
 
 
 def saving(folder: Path, steps: int, *callbacks: Any, seed: int = 0, **args: Any) -> Any:
-    """A trainer of a model with dropout that saves every step."""
+    """Return a trainer of a model with dropout. It saves every step."""
     defaults = {"max_steps": steps, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 1}
     model = Regression(dropout=0.3, seed=seed)
     return regression_trainer(folder, model, args={**defaults, **args}, callbacks=list(callbacks))
 
 
 def stage(output_dir: Path, step: int, run_id: str = "run", *, pid: int | None = None, **texts: str) -> Staging:
-    """A staging folder with files of text in it; by default that of this process."""
+    """Return a staging folder with text files. `pid` is the process that named it; by default this process."""
     name = hidden_name(step, run_id) if pid is None else Hidden(step, run_id, pid)
     staging = Staging(output_dir / f"checkpoint-{step}", name)
     staging.create()
@@ -36,7 +36,7 @@ def stage(output_dir: Path, step: int, run_id: str = "run", *, pid: int | None =
 
 
 def commit(output_dir: Path, step: int, run_id: str = "run", *, model: str = "weights", **facts: Any) -> Path:
-    """A committed checkpoint of files of text."""
+    """Commit a checkpoint of text files, and return its folder."""
     staging = stage(output_dir, step, run_id, model=model)
     staging.flush()
     defaults = {
@@ -52,13 +52,13 @@ def commit(output_dir: Path, step: int, run_id: str = "run", *, model: str = "we
 
 
 def chosen(output_dir: Path, wanted: Any) -> Path | None:
-    """The folder of the checkpoint that a single process would resume from."""
+    """Return the folder of the checkpoint that a single process would resume from; None for a fresh start."""
     checkpoint = choose(output_dir, wanted)
     return None if checkpoint is None else checkpoint.path
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted, without the status file and the goodput, which every run writes."""
+    """Return the names in a folder, sorted, without the two files that every run writes: status and goodput."""
     return sorted(path.name for path in folder.iterdir() if path.name not in (STATUS, GOODPUT))
 
 

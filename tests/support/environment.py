@@ -20,18 +20,19 @@ KEPT = frozenset(
         *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"),
         *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"),
         *("USER", "LOGNAME", "CC", "CXX", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
-        # What the developer asks of the tests.
+        # Settings of the developer for the tests.
         *("CI", "UPDATE_GOLDEN", "TRAINBUS_TORTURE", "TRAINBUS_PROGRAMS", "TRAINBUS_TESTS_ON", "TRAINBUS_KILL_SEED"),
         # A CPU with fewer instructions: the tests must pass on it too.
         "ATEN_CPU_CAPABILITY",
     }
 )
-"""Variables that tests see as they are. So do those whose names begin with `PYTEST_`. All others are removed."""
+"""Variables that tests see unchanged. Variables with names that begin with `PYTEST_` are also unchanged. All others are
+removed."""
 
 MADE = {
     **{"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONUTF8": "1"},
     **{"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"},
-    # No test uses the network. What tries to report to a service must not wait for it.
+    # No test uses the network. A library that reports to a service must not wait for the service.
     **{"WANDB_MODE": "offline", "HF_HUB_DISABLE_TELEMETRY": "1"},
     # The repository may belong to another user, as in a container.
     **{"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"},
@@ -53,9 +54,9 @@ def made_environment(found: Mapping[str, str], folder: Path) -> dict[str, str]:
         **MADE,
         **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}),
         **{"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary")},
-        # pytest keeps the folders of failed tests, so they are not in ours.
+        # pytest keeps the folders of failed tests, so they must not be in the folder that is deleted at the end.
         "PYTEST_DEBUG_TEMPROOT": found.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()),
-        # Packages in the user's folder are found without their home.
+        # Python finds the packages of the user in this folder, although HOME is another folder.
         "PYTHONUSERBASE": site.getuserbase(),
         # pyright installs itself here once.
         "PYRIGHT_PYTHON_CACHE_DIR": found.get(
@@ -78,10 +79,10 @@ def enter() -> Path | None:
             Path(made[name]).mkdir()
         os.environ.clear()
         os.environ.update(made)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so would the programs that tests start
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup`, the programs of tests would ignore it too
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it in the commands that it starts with `&`
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # These were read when Python started, or when something asked for them first.
+    # Python read time zone, temporary folder and locale at its start or at their first use. Read them again.
     time.tzset()
     tempfile.tempdir = None
     with contextlib.suppress(locale.Error):  # old systems have no C.UTF-8

@@ -1,4 +1,4 @@
-"""A Python that has imported torch and trainbus already, and forks a process for each program that it is asked to run.
+"""A Python process that has already imported torch and trainbus, and forks a process for each program to run.
 
 An import of torch and trainbus takes seconds, and tests start many programs. A forked process has imported both, and
 otherwise runs a program like `python PROGRAM`: as `__main__`, with its own variables, output and exit.
@@ -28,10 +28,10 @@ from typing import Any
 
 
 class Server:
-    """Starts the program below when it is first asked to run something. It ends with this process.
+    """Starts this file as a program, and sends requests to it. The program ends with this process.
 
     Args:
-        modules: what to import before the first fork.
+        modules: the modules to import before the first fork.
         variables: the environment of the imports.
     """
 
@@ -59,7 +59,7 @@ class Server:
             words: the path of the program, and its arguments.
             variables: its environment.
             folder: its working folder.
-            timeout: in seconds. The program is then killed.
+            timeout: the time limit in seconds, after which the program is killed.
 
         Raises:
             subprocess.TimeoutExpired: after the timeout.
@@ -104,7 +104,7 @@ def wait_for_a_program(address: str) -> dict[str, Any]:
     listener.bind(f"{address}.new")
     listener.listen()
     os.rename(f"{address}.new", address)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for those that wait for the programs
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the forked processes end by themselves
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -153,7 +153,7 @@ if __name__ == "__main__":
     sys.path.pop(0)  # this folder: its modules are those of `support`
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    gc.freeze()  # a collection of garbage in a forked process would copy what both have imported
+    gc.freeze()  # garbage collection in a forked process would copy the memory of the imports
     wanted = wait_for_a_program(sys.argv[1])
     namespace = vars(become(wanted))
     source = Path(wanted["words"][0]).read_bytes()

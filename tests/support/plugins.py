@@ -28,7 +28,7 @@ class Packages:
 
         Args:
             source: the text of its `__init__.py`.
-            entries: group -> name -> what it names; `{pkg}` stands for the package.
+            entries: group of entry points -> name -> the object that it refers to; `{pkg}` stands for the package.
             name: the name of the distribution and of the package. Default: one that no other test uses.
             files: texts of further modules, by name.
         """

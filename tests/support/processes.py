@@ -19,20 +19,20 @@ TESTS = Path(__file__).resolve().parent.parent
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 PATIENCE = 4
-"""How much longer a program may take on a busy machine than its test says."""
+"""The factor by which a program may exceed the time that its test allows, because the machine may be busy."""
 
 IMPORTED = (
     *("torch.distributed", "torch.distributed.optim", "torch.nn.parallel", "torch._dynamo", "safetensors.torch"),
     *("support.models", "support.data", "support.outcomes", "trainbus.callbacks.compose"),
     *("trainbus.engine.trainer", "trainbus.callbacks.parallel.fully_shard"),
 )
-"""What the fork server imports. None of these reads a variable of `AT_RUN` when it is imported."""
+"""The modules that the fork server imports. None of them reads a variable of `AT_RUN` when it is imported."""
 
 HUGGING_FACE = (
     *("datasets", "peft", "transformers.trainer", "transformers.trainer_seq2seq", "transformers.generation"),
     *("transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2"),
 )
-"""What another fork server imports too."""
+"""The modules that a second fork server imports in addition."""
 
 AT_RUN = frozenset(
     {
@@ -41,7 +41,7 @@ AT_RUN = frozenset(
         *("DS_ACCELERATOR", "WANDB_SWEEP_PARAM_PATH", "HF_ENDPOINT", "HF_HOME", "HF_HUB_OFFLINE"),
     }
 )
-"""Variables that a forked program may set."""
+"""Variables that a test may set for a forked program. With other variables, the program gets a new interpreter."""
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -99,7 +99,7 @@ def run_on_two(*command: str | Path, timeout: float, imported: tuple[str, ...] =
         port = str(unused.getsockname()[1])
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     if settings.keys() <= AT_RUN:
-        server(*imported)  # once, and not once per thread
+        server(*imported)  # start it here, before the threads ask for it
     with ThreadPoolExecutor() as pool:
         both = [
             pool.submit(

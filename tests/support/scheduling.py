@@ -70,14 +70,14 @@ SECONDS: dict[str, int] = {
     "tests/engine/test_callbacks_as_text.py": 10,
     "tests/callbacks/test_record.py": 10,
 }
-"""About how long files take that take long. `pytest --durations=0` tells."""
+"""The approximate seconds of the slow files, from `pytest --durations=0`."""
 
 SECONDS_PER_TEST = 0.02
-"""Of the other files."""
+"""The approximate seconds of a test in the other files."""
 
 
 class LongestFirst(LoadFileScheduling):
-    """Gives a whole file to a worker, as `--dist loadfile` does, and of the files left the longest."""
+    """Gives whole files to workers, as `--dist loadfile` does. The longest remaining file comes first."""
 
     def _assign_work_unit(self, node):
         longest = max(self.workqueue, key=lambda file: duration(file, len(self.workqueue[file])))

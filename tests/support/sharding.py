@@ -1,4 +1,4 @@
-"""Model, data and trainer of the tests of the ways to shard. FSDP names the class `Block` in its messages."""
+"""Model, data and trainer for the tests of the ways to shard. The messages of FSDP name the class `Block`."""
 
 import os
 from types import SimpleNamespace

@@ -67,7 +67,8 @@ def chained(folder, processes, first, last):
     """Run the sessions from `first` to `last` whose world size is `processes`, for every chain and kind of data.
 
     Returns:
-        By the names of run and session: the samples of its batches, and the step and epoch at its end.
+        A dict with a key for each run and session. Its values are the samples of the batches, and step, number of
+        steps, epoch and learning rate at the end.
     """
     found = {}
     for chain, numbers in CHAINS.items():

@@ -93,7 +93,7 @@ def tables(draw: Any, tokens: bool) -> Any:
 
 @st.composite
 def reordered(draw: Any, dataset: Any) -> Any:
-    """Draw operations on a dataset: those that map its rows, join tables, change its format or take a subset."""
+    """Return a dataset after drawn operations: select rows, join tables, change the format, take a subset."""
     import datasets
     from torch.utils.data import Subset
 

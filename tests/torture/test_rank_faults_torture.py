@@ -15,17 +15,18 @@ from support.processes import TORCHRUN, run
 
 INTEGRATIONS = Path(__file__).parent.parent / "integrations"
 AT_ONCE = 3
-"""So many pairs train at the same time."""
+"""The number of pairs that train at the same time."""
 REPEATED = int(os.environ.get("TRAINBUS_TORTURE", "30"))
 """How often each fault is caused."""
 PATIENCE = 6
+"""The `ddp_timeout` of pairs with a rank that hangs, in seconds."""
 PLACES = ("forward", "backward", "gradients", "step end", "evaluation", "save")
 
 pytestmark = [pytest.mark.slow, pytest.mark.world_size(2), pytest.mark.timeout(3600)]
 
 
 def disturbed(folder: Path, runs: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Disturb pairs, a few at once, and give what became of each."""
+    """Disturb pairs of ranks, a few pairs at a time, and yield the outcome of each pair."""
     names = list(runs)
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
@@ -37,26 +38,27 @@ def disturbed(folder: Path, runs: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def chosen(seed: int) -> tuple[str, int]:
-    """A place, and a step in which it is come by."""
+    """Return a random place of a step, and the number of a step that passes this place."""
     chance = random.Random(seed)
     place = chance.choice(PLACES)
     return place, chance.choice({"evaluation": [4, 8, 12], "save": [4, 6, 8, 10]}.get(place, range(3, 14)))
 
 
 def failure_of(said: str) -> str:
+    """Return the message of the only `RankFailure` in an output."""
     assert said.count("RankFailure:") == 1, said
     return said.partition("RankFailure: ")[2].partition("\n")[0]
 
 
 def summary(kind: str, seconds: list[float]) -> None:
-    """Print how long the other process took to say so."""
+    """Print how long the other processes took to report a fault."""
     seconds = sorted(seconds)
     print(f"\n{kind}: {len(seconds)} of {len(seconds)}, median {seconds[len(seconds) // 2]:.2f} s, {seconds[-1]:.2f} s")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The weights of a run that nobody disturbs."""
+    """The weights of the uninterrupted run."""
     [end] = disturbed(tmp_path_factory.mktemp("whole"), {"whole": "whole::0:0:60"})
     assert end["weights"]
     return end["weights"]
@@ -80,7 +82,7 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: 
 
 
 def test_a_kill_during_a_write_leaves_only_complete_checkpoints(tmp_path: Path, whole: list[float]) -> None:
-    """The thread of the process writes its first file, or the checkpoint has its final name since less than 1 ms."""
+    """The kill comes while a thread writes its first file, or less than 1 ms after the commit."""
     runs = {
         f"r2b-{n}": f"restart:{('thread', 'committed')[n // 2 % 2]}:{random.Random(n).choice([4, 6, 8])}:{n % 2}:60"
         for n in range(REPEATED)
@@ -110,9 +112,7 @@ def test_a_signal_to_one_rank_stops_both_and_loses_no_step(tmp_path: Path, whole
     print(f"\na signal to one: {count} of {count}")
 
 
-def test_a_process_that_is_killed_is_missed_at_once_and_the_run_starts_again(
-    tmp_path: Path, whole: list[float]
-) -> None:
+def test_a_killed_process_is_reported_and_the_run_restarts(tmp_path: Path, whole: list[float]) -> None:
     places = {n: chosen(100 + n) for n in range(REPEATED)}
     runs = {f"r17-{n}": f"restart:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
     starts = []
@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_is_missed_at_once_and_the_run_starts_again(
     assert set(starts) == {2}
 
 
-def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path) -> None:
+def test_a_killed_process_is_reported_at_once(tmp_path: Path) -> None:
     places = {n: chosen(200 + n) for n in range(REPEATED)}
     runs = {f"r17b-{n}": f"kill:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
     seconds = []
@@ -141,7 +141,7 @@ def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path) -> None:
     summary("killed", seconds)
 
 
-def test_a_process_that_hangs_is_given_up_when_the_time_is_up(tmp_path: Path) -> None:
+def test_a_hanging_process_is_reported_after_the_timeout(tmp_path: Path) -> None:
     places = {n: chosen(300 + n) for n in range(REPEATED)}
     runs = {f"r18-{n}": f"hang:{place}:{step}:{n % 2}:{PATIENCE}" for n, (place, step) in places.items()}
     seconds = []
@@ -171,8 +171,8 @@ def test_a_process_that_raises_is_named_by_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", ["consensus", "shares_of_two"])
-def test_again_and_again(rows: str) -> None:
-    """NaN on one, other orders and hashes (R14, R16), another number of processes (R12): their tests, many times."""
+def test_rank_tests_pass_with_many_hash_seeds(rows: str) -> None:
+    """Repeat the tests of NaN on one rank (R14), of handler orders (R16), and of other world sizes (R12)."""
     for number in range(REPEATED):
         options = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore")
         tests = INTEGRATIONS / f"test_{rows}.py"
@@ -181,8 +181,8 @@ def test_again_and_again(rows: str) -> None:
 
 
 @pytest.mark.parametrize("restarts", [0, 3])
-def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
-    """Under torchrun itself: a failure without restarts, and with some a run that ends as if nothing had happened."""
+def test_torchrun_restarts_a_run_with_a_killed_rank(restarts: int, tmp_path: Path, whole: list[float]) -> None:
+    """Without restarts, the run fails. With restarts, it reaches the weights of the uninterrupted run."""
     for number in range(REPEATED if restarts else 1):
         folder = tmp_path / str(number)
         folder.mkdir()
