@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 from trainbus import EarlyStopping
 from trainbus.engine.api.preview.result import Preview
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events import ArgumentError, Callback
 from trainbus.events.recording.files import read
 from trainbus.events.recording.rows import rows_of
@@ -83,6 +84,16 @@ def test_simulated_processes_divide_the_data(tmp_path: Path) -> None:
     trainer = Configuration(0, 32, arguments).trainer(tmp_path)
     assert [trainer.preview(processes=count).max_steps for count in (1, 2, 4)] == [16, 8, 4]
     assert trainer.preview().max_steps == 16
+
+
+def test_all_ranks_have_the_same_preview(tmp_path: Path) -> None:
+    trainer = basic(save_strategy="steps", save_steps=4, save_total_limit=1).trainer(tmp_path)
+    previews = []
+    for rank in range(2):
+        trainer.run.ranks = Ranks(rank, 2, rank)
+        previews.append(trainer.preview())
+    assert previews[0] == previews[1]
+    assert previews[1].kept == [20]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class _Rehearsal:
         self.notes: list[str] = []
         real = trainer.run
         self.clock = VirtualClock(step_seconds)
-        ranks = VirtualRanks(real.ranks.rank, real.ranks.world_size, real.ranks.local_rank)
+        ranks = VirtualRanks(0, real.ranks.world_size, 0)  # on every rank: only rank 0 deletes checkpoints
         self.virtual = virtual = VirtualRun(real, self.clock, ranks)
         virtual.use_batch_size(real.train_batch_size)
         virtual.storage = self.storage = VirtualStorage()
