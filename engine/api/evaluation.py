@@ -19,11 +19,11 @@ from ..data.sources import as_dataset, is_table_file
 from ..distributed.consistency import compare_lengths
 from ..evaluation.evaluation_record import EvaluationRecord
 from ..evaluation.loop import evaluation_loop
-from ..evaluation.metric_set import Metrics
 from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..evaluation.prediction import prediction_step
 from ..evaluation.rehearsal import REPLACEABLE, rehearse
+from ..evaluation.streamed import StreamedMetrics
 from ..loss.index_errors import indices_explained
 from ..session import session
 from .dataloaders import DataLoaderMethods
@@ -193,7 +193,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
         """
-        streams = isinstance(self.compute_metrics, Metrics)
+        streams = isinstance(self.compute_metrics, StreamedMetrics)
         compute_metrics: Any = self.compute_metrics
         by_batch = self.args.batch_eval_metrics or streams
         activity = PREDICTION if description == "Prediction" else EVALUATION

@@ -9,7 +9,7 @@ from typing import Any
 from ._base import Group, arg, must
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class BatchArguments(Group):
     """Batch sizes and gradient accumulation. Samples per step = batch size x accumulated batches x devices."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ._base import Group, arg
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class BestModelArguments(Group):
     """The metric that selects the best model, and whether the run loads it at the end."""
 

@@ -10,7 +10,7 @@ from ._base import Group, arg, must
 from .accelerator_config import AcceleratorConfig, accelerator_problems
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class DataArguments(Group):
     """How samples are ordered, loaded and collated into batches."""
 

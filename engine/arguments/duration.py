@@ -12,7 +12,7 @@ from ...events.triggers import UNITS
 from ._base import Group, arg, must
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class DurationArguments(Group):
     """The length of the run, in epochs or in steps."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ._base import Group, IntervalStrategy, arg, must, steps_or_share
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class EvaluationArguments(Group):
     """When the model is evaluated, and which results an evaluation keeps."""
 

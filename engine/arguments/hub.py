@@ -21,7 +21,7 @@ class HubStrategy(Strategy):
     """As `every_save`, plus all checkpoints under their own names."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class HubArguments(Group):
     """Arguments for pushing the model to the Hugging Face Hub: the repository, and when to push."""
 

@@ -15,7 +15,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 """Values of `torch_compile_mode`."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ModelArguments(Group):
     """Changes to the model for the run. The changes are undone when the run ends."""
 

@@ -11,7 +11,7 @@ from ._base import Group, arg, must
 from ._names import OptimizerNames
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class OptimizerArguments(Group):
     """The optimizer, weight decay, gradient clipping and label smoothing."""
 

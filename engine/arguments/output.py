@@ -9,7 +9,7 @@ from pathlib import Path
 from ._base import Group, arg
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class OutputArguments(Group):
     """The output folder. You may pass it by position: `TrainingArguments("out")`."""
 

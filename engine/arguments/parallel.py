@@ -12,7 +12,7 @@ from ._base import Group, arg, must
 from ._sharding import FSDPOptions, read_fsdp_options
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ParallelArguments(Group):
     """Training on several ranks: backend, DDP options and sharding."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from ._base import Group, arg, must
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class PrecisionArguments(Group):
     """Arguments for lower precision and recomputation. They save memory or time."""
 

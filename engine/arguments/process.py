@@ -46,7 +46,7 @@ def launch_problems() -> Iterator[str]:
             )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ProcessArguments(Group):
     """The device of this process, and which processes log and save. The launcher sets the rank in the environment."""
 

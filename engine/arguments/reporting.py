@@ -26,7 +26,7 @@ OBSERVED = tuple(option.value for option in DebugOption)
 """Values of `debug`, as strings."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ReportingArguments(Group):
     """When training values are logged, and which trackers receive them."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ._base import Group, arg, must
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ReproducibilityArguments(Group):
     """Seeds and determinism. The same values give the same run."""
 

@@ -10,7 +10,7 @@ from ..checkpoint.write.model_files import bytes_in
 from ._base import Group, SaveStrategy, arg, must, steps_or_share
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class SavingArguments(Group):
     """Checkpoints: when to save them, how many to keep, and their contents."""
 

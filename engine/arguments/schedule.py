@@ -12,7 +12,7 @@ from ._base import Group, arg, must, steps_or_share
 from ._names import SchedulerType
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ScheduleArguments(Group):
     """The learning rate schedule and its warmup."""
 

@@ -12,7 +12,7 @@ from ._base import Group, arg
 logger = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ScriptArguments(Group):
     """Arguments that training scripts read. The trainer itself ignores them."""
 

@@ -12,7 +12,7 @@ from ._base import Group, arg, must
 from ._checks import normalize, type_problems, with_defaults
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class GenerationArguments(Group):
     """How evaluations and predictions generate sequences."""
 

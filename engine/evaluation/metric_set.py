@@ -18,9 +18,10 @@ from .bundled.registry import BUNDLED
 from .metric_files import is_path, load_metric
 from .outputs import EvalPrediction, batches_of
 from .readings import Reader
+from .streamed import StreamedMetrics
 
 
-class Metrics:
+class Metrics(StreamedMetrics):
     """Metrics as `compute_metrics`, such as `Metrics("accuracy", "f1", average="macro")`.
 
     An evaluation passes each batch to the metrics as soon as it is predicted, and keeps no logits. Every rank measures
@@ -31,8 +32,7 @@ class Metrics:
             `evaluate`, a metric that `evaluate.load` or `evaluate.combine` returned, or another `Metrics`. Nothing is
             downloaded.
         reads: the values to read from the outputs of the model: `argmax`, `sigmoid`, `labels`, `logits`, `values` or
-            `text`.
-            None: the default of each bundled metric. Other metrics have no default.
+            `text`. None: the default of each bundled metric. Other metrics have no default.
         prefix: start of the names of the results.
         tokenizer: decodes tokens for `reads="text"`.
         label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs them.

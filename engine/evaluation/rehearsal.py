@@ -20,10 +20,10 @@ from ..data.collators.padding import DataCollatorWithPadding
 from ..loss.loss_module import module_of
 from ..loss.objective import Objective
 from .isolation import NotIsolated, isolated, undisturbed
-from .metric_set import Metrics
 from .metrics import finished_metrics
 from .outputs import EvalPrediction, speed_metrics
 from .prediction import prediction_step
+from .streamed import StreamedMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation, from the first samples of each dataset.
 
-    The function evaluates only if this is cheap and does not change the run. For this, the data must be in memory, the
-    collators must have no state, and the state of all functions must be copyable. At the end it restores the modes,
+    The function evaluates only if this is cheap and does not change the run: the data must be in memory, the collator
+    must have no state, and the state of all functions must be copyable. At the end the function restores the modes,
     buffers and attributes of modules, and all RNG states.
 
     Args:
@@ -91,7 +91,7 @@ def rehearse(
                 names += _measured(model, batch, objective, metrics, preprocess, prefix)
     except ArgumentError:
         raise
-    except Exception as error:  # the evaluation itself shows the error, if it has it too
+    except Exception as error:  # if the evaluation itself fails in the same way, it shows the error
         logger.debug("The metrics of an evaluation are not known in advance: %r", error)
         return None
     return (*names, "epoch")
@@ -103,7 +103,7 @@ def _isolated_metrics(compute_metrics: Any) -> Any:
     Raises:
         NotIsolated: if the function cannot be copied, or if the names of its metrics depend on the data.
     """
-    if isinstance(compute_metrics, Metrics):
+    if isinstance(compute_metrics, StreamedMetrics):
         if not compute_metrics.names_are_known:
             raise NotIsolated
         return compute_metrics.begin()
@@ -128,7 +128,7 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Whether reading a sample has no effect: no random draw, no file, no code of the user."""
+    """Return whether reading a sample has no effect: no random draw, no file, no code of the user."""
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

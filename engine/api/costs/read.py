@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ....events.imported import imported
@@ -21,10 +21,11 @@ ONCE = ("on_setup", "on_train_begin", "on_train_end")
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
-    """Return part -> seconds of the median step. Steps that log, evaluate, save or collect garbage do not count."""
+    """Return the seconds of the median step by part: part -> seconds. Steps that log, evaluate, save or collect garbage
+    do not count."""
     rows = [row for _, row in timeline.rows]
     return {
-        part: statistics.median(row.get(part, 0) for row in rows) * NANO if rows else 0.0
+        part: float(np.median([row.get(part, 0) for row in rows])) * NANO if rows else 0.0
         for part in PARTS
         if part not in RARE
     }
@@ -35,7 +36,7 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
     Args:
         run: the run.
-        ranks: part -> seconds of the median step, of each rank in order. Empty for one rank.
+        ranks: for each rank, in order: part -> seconds of the median step. Empty for one rank.
     """
     timeline: Timeline = run.bus.timeline
     sums = timeline.sums()
@@ -51,7 +52,7 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
             in_steps[each.callback] = in_steps.get(each.callback, 0.0) + each.seconds
     once = sum(each.seconds for each in callbacks if each.event in ONCE)
     state, steps = run.state, timeline.steps
-    step = statistics.median(row for row, _ in timeline.rows) * NANO if timeline.rows else 0.0
+    step = float(np.median([row for row, _ in timeline.rows])) * NANO if timeline.rows else 0.0
     done = max(1, state.global_step)
     samples = state.samples_seen * steps / done / whole if whole else 0.0
     tokens = state.num_input_tokens_seen * steps / done / whole if whole else 0.0

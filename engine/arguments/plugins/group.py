@@ -10,7 +10,7 @@ from .._base import Group, arg
 from .text import problems_of
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class PluginArguments(Group):
     """Callbacks and plugins of the run, written as texts."""
 

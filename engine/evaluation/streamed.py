@@ -1,0 +1,24 @@
+"""StreamedMetrics: the interface of metrics that an evaluation computes batch by batch.
+
+The evaluation knows this interface only. A program that uses no `Metrics` therefore does not import the bundled
+metrics when it starts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+
+class StreamedMetrics(ABC):
+    """Metrics that read each batch of an evaluation, so that no logits are kept. `Metrics` implements them."""
+
+    @abstractmethod
+    def begin(self) -> Callable[..., dict[str, Any]]:
+        """Return a new, empty pass over these metrics. Each evaluation begins its own pass."""
+
+    @property
+    @abstractmethod
+    def names_are_known(self) -> bool:
+        """Whether one batch is enough to know the names of all results."""
