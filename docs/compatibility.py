@@ -1,4 +1,5 @@
-"""Write docs/compatibility.md: which parts of transformers' and PaddleNLP's trainers work, and what differs."""
+"""Write docs/compatibility.md: which parts of the trainers of transformers and PaddleNLP work here, and what
+differs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ DIFFERS = {
     "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
     "bf16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "debug": (
-        "`underflow_overflow` names the layer in an error, and prints nothing else. `tpu_metrics_debug` is refused."
+        "`underflow_overflow` raises an error that names the layer, and prints nothing. `tpu_metrics_debug` is refused."
     ),
     "deepspeed": (
         "The arguments fill missing sections of the configuration, as in transformers 4. Checkpoints are plain files."
@@ -43,21 +44,21 @@ DIFFERS = {
     "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "fp16_opt_level": "An argument of PaddleNLP. The value `O3` is [refused](#values-that-are-refused).",
-    "logging_first_step": "PaddleNLP also evaluates after the first step. trainbus does this with `Evaluate(at(1))`.",
+    "logging_first_step": "As in transformers. PaddleNLP also evaluates after the first step: use `Evaluate(at(1))`.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
     "minimum_eval_times": (
-        "An argument of PaddleNLP. trainbus does not round the evaluation interval to tens. It refuses the argument "
-        "with `eval_strategy='epoch'`."
+        "An argument of PaddleNLP. trainbus does not round the evaluation interval to a multiple of 10. With "
+        "`eval_strategy='epoch'`, it refuses the argument."
     ),
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
-    "project": "The tracker chooses the default.",
+    "project": "By default, each tracker chooses the project. In transformers, the default is `huggingface`.",
     "report_to": (
         "`all` selects the installed trackers that trainbus has. Names of other trackers are refused, unless a plugin "
         "adds them."
     ),
     "restore_callback_states_from_checkpoint": (
-        "On by default. The attached callbacks receive the states; no callback is replaced."
+        "On by default. The attached callbacks receive the states. transformers replaces the attached callbacks."
     ),
     "sharding": (
         "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
@@ -77,7 +78,7 @@ DIFFERS = {
 """Argument -> how it differs from transformers, in short sentences."""
 
 LONG = 20
-"""The most words of a first sentence that a table shows in full."""
+"""A table shows the first sentence of a help text in full if it has at most this number of words."""
 SAME, NEVER = "as in transformers", "never"
 
 
@@ -113,7 +114,8 @@ def page(table: Table, notice: str) -> list[str]:
         "argument.",
         table(("Argument", "From", "What it does"), _arguments(theirs, ours)),
         "## Other names of arguments",
-        "Programs for older versions and for other trainers may use these names.",
+        "Programs for older versions of transformers and for other trainers may use these names. They still work. Most "
+        "of them emit a `FutureWarning`.",
         table(("Name", "From", "Meaning"), _aliases(theirs)),
         "## Optimizers",
         "`optim=` takes these names. A package is imported when its optimizer is used.",
@@ -152,7 +154,8 @@ def page(table: Table, notice: str) -> list[str]:
         "[Libraries](migration.md#libraries-of-transformers) shows how to use trainbus with these libraries.",
         "Of these names, the following work as in transformers and accelerate:",
         "\n".join(f"- `{kind}`: {_code(names.split())}." for kind, names in WORKS.items()),
-        "The other names that the libraries use differ, or are refused:",
+        "The other names that the libraries use differ, or are refused. A program that reads a refused name gets an "
+        "error.",
         table(("Name", "In trainbus", "Remark"), rows()),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
@@ -193,7 +196,8 @@ def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[s
 
 
 def _beginning(help: str) -> str:
-    """Return the first sentence of a help text; of a long sentence, the part before the first colon or semicolon."""
+    """Return the first sentence of a help text. Of a long sentence, return the part before the first colon or
+    semicolon."""
     first = re.split(r"(?<=\.)\s", help)[0]
     return re.split(r"[:;] ", first)[0].rstrip(".") + "." if len(first.split()) > LONG else first
 

@@ -1,6 +1,6 @@
-"""Write the generated parts of the documentation in place, from the code they describe. `make docs` runs this file.
+"""Write the generated parts of the documentation from the code that they describe. `make docs` runs this file.
 
-`python docs/generate.py --check` writes nothing. It fails if a file on disk differs from the text it would write.
+`python docs/generate.py --check` writes nothing. It fails if a file on disk differs from the text that it would write.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def diagram() -> str:
 
 
 def events_page() -> str:
-    """Return the reference of the events, with recorded runs that show when each is announced."""
+    """Return the reference of the events. Recorded runs in it show when each event is announced."""
     shared = sum(event.origin == "transformers" for event in EVENTS)
     parts = [
         NOTICE,
@@ -114,26 +114,33 @@ def events_page() -> str:
         "Find the event for your handler, and the parameters that the handler can name. [Writing callbacks]"
         "(writing_callbacks.md) explains how to write a handler.",
         _fenced("python", _EVENTS_EXAMPLE),
-        f"A run announces {len(EVENTS)} events: it calls their handlers. A handler is a method of a callback with the "
-        "name of the event, or a function passed to `trainer.on(name, function)`.",
-        "Each event says:",
-        "- ***Work* or *Fact*.** *Work*: some work is due, and a handler must do it. *Fact*: something begins or "
-        "happened.\n"
+        f"An event is a named moment of a run. There are {len(EVENTS)} events. When a run *announces* an event, it "
+        "calls the handlers of this event. A handler is a method of a callback with the name of the event, or a "
+        "function passed to `trainer.on(name, function)`. The handlers of an event run in "
+        "[stages](writing_callbacks.md#stages), from PREPARE to RELEASE. Handlers without a stage run in DECIDE.",
+        "The section of an event says:",
+        "- ***Work* or *Fact*.** *Work*: some work is due, and a handler must do it. Usually a callback of "
+        "trainbus does it, such as `Log`, `Evaluate` or `Checkpoint`. *Fact*: something begins or happened, and your "
+        "handler may react.\n"
         f"- **Shared with transformers.** {shared} events have the same name and the same parameters in transformers' "
         "`TrainerCallback`, and are announced at the same moment. A callback written for transformers runs here "
         "unchanged.\n"
-        "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. For "
-        "example, `every=10` calls the function at every tenth step. The numbers start at 1.",
+        "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. They count "
+        "steps, epochs or announcements; the section says which. For example, `every=10` calls the function at every "
+        "tenth step, if the filters count steps. The first count is 1.\n"
+        "- **Parameters.** The table lists the parameters that only this event passes. A handler can also name the "
+        "[parameters of every event](#parameters-of-every-event).",
         "## Parameters of every event",
         "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all "
-        "parameters. Attaching a handler raises an error for an unknown parameter, or for an annotation that "
-        "contradicts the type of the parameter.",
+        "parameters. If a handler names an unknown parameter, or annotates a parameter with a wrong type, attaching "
+        "the callback raises an error.",
         _params(COMMON),
         "## The events, in the order of a run",
         *(_event(event) for event in EVENTS),
         "## Recorded runs",
-        "These lists show the order of events in small runs. The number is the number of completed steps. `make docs` "
-        "records the runs with `trainbus.events.record`.",
+        "These lists show the order of events in small runs. The number on the left is the number of completed steps. "
+        "It holds until the next number. To record your own run, use `with trainbus.events.record(trainer.bus) as "
+        "trace:`, and print `trace` after the run.",
         *_recordings(),
     ]
     return _page(parts)
@@ -172,15 +179,15 @@ def _deprecated(param: Param) -> str:
 
 
 _COUNTED = {
-    Clock.CALLS: "the announcements of this event",
-    Clock.STEP: "the current step",
-    Clock.STEPS_DONE: "the completed steps",
-    Clock.EPOCH: "the epochs",
+    Clock.CALLS: "announcements of this event",
+    Clock.STEP: "steps, the current one included",
+    Clock.STEPS_DONE: "completed steps",
+    Clock.EPOCH: "epochs",
 }
 
 
 class _Rows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Eight rows; the loss of the last is of a label that does not exist, where that is wanted."""
+    """A dataset of eight samples with two classes. With `fail=True`, the last label raises an error in the loss."""
 
     def __init__(self, fail: bool = False) -> None:
         self.labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 9 if fail else 1])
@@ -242,6 +249,7 @@ def _recordings() -> Iterator[str]:
         trainer = _trainer(folder, per_device_eval_batch_size=4)
         yield _fenced("text", str(_recorded(lambda: trainer.predict(_Rows()), trainer)))
         yield "### Events at the end of a run"
+        yield "The table shows which events a training announces at its end."
         endings = {
             "all steps are done": ((), {}),
             "a callback requests a stop": ((_Stop(),), {}),
@@ -262,7 +270,7 @@ def _recordings() -> Iterator[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the lines and warnings of the recorded runs off the terminal."""
+    """Do not show the output and the warnings of the recorded runs on the terminal."""
     logging.disable(logging.CRITICAL)
     try:
         with redirect_stdout(io.StringIO()):
@@ -275,7 +283,7 @@ def _silence() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Replaces a package that is not installed. Every attribute is an empty class."""
+    """A module in place of a package that is not installed. Every attribute is an empty class."""
 
     __path__ = ()  # type: ignore[assignment] # makes it a package
 
@@ -305,7 +313,7 @@ class _StandIns(MetaPathFinder, Loader):
 
 @contextmanager
 def _stand_ins_for_missing_packages() -> Iterator[None]:
-    """Import integrations whose packages are not installed. Forget their modules afterwards."""
+    """Make integrations importable although their packages are not installed. Remove their modules at the end."""
     before = set(sys.modules)
     sys.meta_path.append(stand_ins := _StandIns())
     try:
@@ -389,7 +397,7 @@ _TASKS = {
     "trainbus.integrations": "Connect other services and libraries",
     "trainbus": "Write callbacks, and use callbacks of transformers",
 }
-"""Start of the name of a module -> the task of the callbacks in it. The longest start applies."""
+"""Prefix of a module name -> the task of the callbacks in these modules. The longest prefix applies."""
 
 _KIND_TASKS = {
     Kind.TRACKER: _TASKS["trainbus.callbacks.base"],
@@ -448,7 +456,8 @@ def _callback(cls: type[Callback], extra: str) -> str:
 
 
 def _errors_listed(doc: str) -> str:
-    """Return a docstring as Markdown: pages become links, and the errors in its section `Raises` become a list."""
+    """Return a docstring as Markdown: names of pages become links, and its section `Raises` becomes a list of
+    errors."""
     text, found, raised = re.sub(r"`docs/([\w/]+\.md)`", r"[\1](\1)", doc).partition("\n\nRaises:\n")
     if not found:
         return text
@@ -458,7 +467,7 @@ def _errors_listed(doc: str) -> str:
 
 
 def _fields(cls: type) -> str:
-    """Return a table of the fields of a dataclass, or an empty string if there are none to show."""
+    """Return a table of the documented fields of a dataclass; an empty string if there are none."""
     docs, rows = _docs_under(cls), []
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         if field.name in docs and not field.name.startswith("_"):
@@ -541,7 +550,7 @@ def _group(group: type[Group]) -> str:
 
 
 def parity_page() -> str:
-    """Return the list of the trainings that both trainers make equally, from the table that the tests run."""
+    """Return the list of trainings with equal results in both trainers, from the table of cases that the tests run."""
     with _importable(ROOT / "tests", ROOT / "tests" / "parity"):
         from parity_cases import SUBJECTS, base
         from parity_differences import DIFFERENCES
@@ -610,7 +619,7 @@ def _importable(*folders: Path) -> Iterator[None]:
 
 
 def _docs_under(cls: type) -> dict[str, str]:
-    """Return the docstring under each attribute and of each property of a class, inherited ones included."""
+    """Return the docstrings of the attributes and properties of a class, inherited ones included: name -> docstring."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not base.__module__.startswith("trainbus"):
@@ -639,11 +648,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 WORDS_OF_A_CELL = 25
-"""The most words of a cell. More text moves below the table."""
+"""The largest number of words in a cell. Further sentences move below the table."""
 
 
 def _table_with_details(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a table. Sentences that make a last cell too long are in a list below it."""
+    """Return a table. If the last cell of a row is too long, its further sentences are in a list below the table."""
     short, details = [], []
     for *before, text in rows:
         sentences = re.split(r"(?<=[^.]\.) +", " ".join(text.split()))

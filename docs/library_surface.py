@@ -1,4 +1,6 @@
-"""What TRL, sentence-transformers and SetFit touch of transformers and accelerate: works, differs, or is refused.
+"""The names of transformers and accelerate that TRL, sentence-transformers and SetFit use, and how they work here.
+
+Each name works, differs, or is refused.
 
 `tests/libraries/test_surface.py` reads the source of the libraries and compares it with these tables.
 """
@@ -36,7 +38,7 @@ DIFFERS = {
         "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
         "callback_handler": (
             "A program may replace `call_event`. The engine calls the replacement in the stage `DECIDE`. The "
-            "replacement calls the transformers callbacks."
+            "replacement then must call the transformers callbacks itself."
         ),
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
         "objective": (
@@ -47,7 +49,7 @@ DIFFERS = {
         "accelerator_config": "`use_configured_state` has no effect: accelerate is not used.",
         "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
         "deepspeed_plugin": "Always None. The callback `DeepSpeed` has the configuration.",
-        "distributed_state": "It has only the type, the world size, the ranks and the device.",
+        "distributed_state": "It has only the distributed type, the world size, the ranks and the device.",
         "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
         "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
         "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
@@ -68,7 +70,7 @@ DIFFERS = {
 """Class -> name -> the difference."""
 
 REFUSED = {
-    "Trainer": {"compute_objective": "Pass it to `hyperparameter_search`."},
+    "Trainer": {"compute_objective": "Pass the function to `hyperparameter_search`."},
     "Accelerator": {
         "dataloader_config": "Set `accelerator_config` in the arguments.",
         "split_between_processes": "Take `rows[rank::world_size]`, with `process_index` and `num_processes`.",

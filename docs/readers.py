@@ -1,4 +1,5 @@
-"""Find the code that reads each training argument: for the documentation, and for the test against dead arguments."""
+"""Find the code that reads each training argument. The documentation and a test use it; the test finds arguments that
+no code reads."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ _CHECKS = ("problems", "__post_init__", "_normalize_and_check", "fallbacks", "ch
 
 
 def readers_of(fields: set[str]) -> dict[str, list[str]]:
-    """Return argument -> the classes that read it, or the modules if the code is outside of a class.
+    """Return the readers of each argument: argument -> classes, or modules if the code is outside of a class.
 
-    Code that reads a property or method of the arguments reads every field that this property or method looks at. The
-    checks of the arguments do not count.
+    A property or method of the arguments may read several fields. Code that uses it counts as a reader of all these
+    fields. The methods that check the arguments (`_CHECKS`) do not count.
     """
     behind = _fields_behind_properties(fields)
     found: dict[str, set[str]] = {name: set() for name in fields}
     for folder in FOLDERS:
-        # The testing kit reads arguments as any user does.
+        # The testing kit does not count: it reads arguments as a user's program does.
         for path in sorted(path for path in (ROOT / folder).rglob("*.py") if path.parent.name != "testing"):
             if ARGUMENTS in path.parents:
                 continue
@@ -34,7 +35,10 @@ def readers_of(fields: set[str]) -> dict[str, list[str]]:
 
 
 def _fields_behind_properties(fields: set[str]) -> dict[str, set[str]]:
-    """Return property or method of the arguments -> the fields it looks at, directly and through others."""
+    """Return the fields behind properties and methods: name of the property or method -> the fields that it reads.
+
+    Fields that it reads through other properties or methods are included.
+    """
     looked_at: dict[str, set[str]] = {}
     for path in ARGUMENTS.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -61,14 +65,14 @@ def _reads(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Attribute) and _is_args(node.value):
             yield place, node.attr
         elif isinstance(node, ast.Call) and _reads_by_name(node):
-            # getattr(args, name) for name in ("a", "b"): the names are strings somewhere in the same module.
+            # In `getattr(args, name) for name in ("a", "b")`, the names are strings somewhere in the same module.
             for text in ast.walk(tree):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     yield owners.get(id(text), module), text.value
 
 
 def _is_args(node: ast.expr) -> bool:
-    """Return whether an expression is the arguments: `args`, `self.args`, `run.args`, `search.base.args`."""
+    """Return whether an expression means the arguments: `args`, or an attribute such as `self.args`, `run.args`."""
     return (isinstance(node, ast.Name) and node.id == "args") or (
         isinstance(node, ast.Attribute) and node.attr == "args"
     )

@@ -2,7 +2,7 @@
 
 Code that runs in every step assigns `run.activity.name`, which costs no function call. Other code uses the context
 manager `with run.activity(SAVE):` or the decorator `@during(SAVE)`. When an exception leaves an activity or a handler,
-the innermost one is recorded on the exception. `activity_of(error)` reads it.
+the name of the innermost activity or handler is recorded on the exception. `activity_of(error)` returns this name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 IDLE = ""
-"""No activity of the engine: the user's program, or code between two activities."""
+"""The name while no activity runs: in the user's program, or in code between two activities."""
 
 FETCH = "fetching batches"
 FORWARD = "forward"
@@ -30,10 +30,11 @@ COMPARE_RANKS = "comparing arguments and callbacks"
 AGREE = "agreeing on requests"
 
 IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
-"""Activities of the step in progress. All others follow the last completed step."""
+"""Activities inside a step. An error report says "of step 5" for these, and "after step 4" for all other activities."""
 
 _KEY = "trainbus_activity"
-"""The key in an exception's `__dict__`. The dict is written directly, because a subclass may forbid `setattr`."""
+"""The key of the activity in an exception's `__dict__`. The dict is written directly, because an exception class may
+forbid `setattr`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,11 +45,13 @@ def _no_mark(name: str, begins: bool) -> None:
 
 
 class Activity(threading.local):
-    """The current activity of the engine, separate for each thread. A background save does not change the main one."""
+    """The current activity of the engine. Each thread has its own, so a save on a background thread does not change the
+    activity of the main thread."""
 
     name: str = IDLE
     mark: Callable[[str, bool], None] = staticmethod(_no_mark)
-    """A function that is called as `mark(name, begins)` at both ends of a `with` block, on the thread that trains."""
+    """A function that is called as `mark(name, begins)` when a `with` block begins and when it ends. Only the thread
+    that trains sets another function than the default, which does nothing."""
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -65,7 +68,8 @@ class Activity(threading.local):
             self.name = outer
 
     def fail(self, error: BaseException) -> None:
-        """Record the current activity on an exception that ends the session, and become idle."""
+        """Record the current activity on an exception that ends the session. Then set the current activity to
+        `IDLE`."""
         note_activity(error, self.name)
         self.name = IDLE
 
@@ -102,14 +106,15 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 def note_activity(error: BaseException, name: str) -> None:
     """Record an activity on an exception.
 
-    If the exception or one of its causes already has an activity, this activity stays, because it is the innermost.
+    If the exception or one of its causes (`__cause__`) already has an activity, that activity stays, because it is the
+    innermost.
     """
     if name and not activity_of(error):
         error.__dict__[_KEY] = name
 
 
 def activity_of(error: BaseException | None) -> str:
-    """Return the activity that is recorded on an exception or on its causes; empty if there is none."""
+    """Return the activity that is recorded on an exception or on one of its causes; empty if there is none."""
     while error is not None:
         if name := error.__dict__.get(_KEY, ""):
             return str(name)

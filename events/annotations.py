@@ -1,4 +1,4 @@
-"""Annotations of handlers: check them once against the catalogue, when a handler is attached.
+"""Annotations of handlers: check them against the types in the catalogue of events. Each is checked once, at attaching.
 
 The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts every annotation that it
 cannot resolve.
@@ -44,7 +44,7 @@ def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> 
 def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
     """Return the classes that the annotation of a dataclass field allows.
 
-    None if it allows anything, or if it cannot be resolved.
+    None if the annotation allows anything, or if it cannot be resolved.
     """
     owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
     annotation = inspect.get_annotations(owner).get(name, Any)
@@ -62,25 +62,27 @@ def _short(part: str) -> str:
 
 
 def _contradicts(annotated: tuple[type, ...] | None, expected: str) -> bool:
+    """Return whether the classes of an annotation are certainly wrong for a type of the catalogue."""
     if annotated is None:
         return False
     values = _expected_classes(expected)
     if not values or any(_related(cls, value) for cls in annotated for value in values):
         return False
-    # An unrelated class is not always wrong: a model may also inherit from a class that the handler names. A builtin
-    # class, or the class of another parameter, is.
+    # An unrelated class is not always wrong: a model may also inherit from the class that the handler names. A builtin
+    # class and the class of another parameter are always wrong.
     builtin_values = all(value.__module__ == "builtins" for value in values)
     return builtin_values or all(cls.__module__ == "builtins" or cls in _catalogue_classes() for cls in annotated)
 
 
 def _related(annotated: type, value: type) -> bool:
+    """Return whether an object may belong to both classes."""
     if annotated in _NUMBERS and value in _NUMBERS:
         return True
     if annotated.__name__ == value.__name__:
-        return True  # the equivalent class of another library, such as transformers.TrainerState
+        return True  # a class of another library with the same name, such as transformers.TrainerState
     try:
         return issubclass(value, annotated) or issubclass(annotated, value)
-    except TypeError:  # some classes refuse the question
+    except TypeError:  # some classes do not support issubclass
         return True
 
 
@@ -107,7 +109,8 @@ def _classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | No
 
 
 def _expected_classes(expected: str) -> tuple[type, ...]:
-    """Return the classes of a type of the catalogue, without `None`; empty if one of them is not imported yet."""
+    """Return the classes of a type of the catalogue, without `None`. Empty if any of the classes is not imported
+    yet."""
     parts = [part.partition("[")[0] for part in expected.split(" | ") if part != "None"]
     found = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The event bus. It calls handlers in order, records the author of each write, and handles exceptions of handlers."""
+"""The event bus. It calls handlers in order, records the author of each flag write, and handles their exceptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 OnError = str
-"""What an exception of a handler does; see `Callback.on_error`."""
+"""The type of `on_error`: it says what an exception of a handler does. `Callback.on_error` lists the values."""
 
 
 @dataclass
@@ -56,9 +56,10 @@ class EventBus:
     """All signals of one trainer, and the order of their handlers.
 
     `attach` subscribes a callback with `on_*` methods. `on` subscribes a plain function to one event. Both return a
-    `Handle`.
-    `announce` calls the handlers. Other code can connect through blinker, `signals[name].connect(receiver)`. The bus
-    calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
+    `Handle`. `announce` calls the handlers.
+
+    Other code can connect a receiver through blinker: `signals[name].connect(receiver)`. The bus calls the receiver as
+    `receiver(run, **values)` in the stage DECIDE, like every callback that sets no stage.
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:
@@ -66,18 +67,18 @@ class EventBus:
 
         Args:
             run: the record that holds the values of the parameters.
-            control: the flags. The bus tells it which handler runs, so that each write has an author.
+            control: the flags. The bus tells the control which handler runs, so that each write has an author.
         """
         self.run = run
         self.control = control
         self.signals: dict[str, Channel] = Signals((name, Channel(event)) for name, event in CATALOG.items())
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
-        self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
+        self._ids: set[str] = set()  # includes ids of detached callbacks: `before=` and `after=` may still name them
         self.named: frozenset[str] = frozenset()
-        """The parameters that at least one handler names. Values that no handler names are not kept."""
+        """The parameters that at least one handler names. The run does not keep outputs that no handler names."""
         self.isolation = Isolation(control, self._retire)
-        """The failures of callbacks, and their budgets."""
+        """Records the failures of callbacks, and measures their time budgets."""
         self._watch: Callable[[Subscription], Subscription] | None = None
         self.route: Route = directly
         self.timeline = Timeline()
@@ -100,8 +101,8 @@ class EventBus:
     def declare_events_of(self, subscriber: object) -> None:
         """Add the custom events of a callback.
 
-        `attach` does this too. If several callbacks handle events of each other, call this method for each of them
-        first.
+        `attach` does this too. If callbacks handle custom events of each other, call this method for all of them before
+        you attach the first one.
         """
         for event in own_events(subscriber):
             self.declare(event)
@@ -111,13 +112,13 @@ class EventBus:
 
         Args:
             subscriber: the callback.
-            optional: events whose handler is left out if the event does not have a parameter that the handler names.
-            open_ended: accept parameters that no event passes, in handlers in the style of transformers.
+            optional: names of events. If a handler of one of these events has a wrong parameter, only this handler is
+                left out, and no error is raised.
+            open_ended: let handlers in the style of transformers name parameters that no event passes.
 
         Raises:
-            SubscriptionError: if a method matches no event or names an unknown parameter, with the nearest name. If an
-                annotation contradicts the parameter of the event. If the id is taken, or the callback is attached
-                already.
+            SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation contradicts
+                a parameter, if another callback has the id, or if the callback is attached already.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)
@@ -163,20 +164,19 @@ class EventBus:
         Args:
             event: the name of the event.
             function: called with the parameters that it names.
-            every: call it at every n-th step, epoch or announcement. The event decides what is counted.
+            every: call it at every n-th step, epoch or announcement. `Event.clock` says which of the three counts.
             once: call it only at the n-th step, epoch or announcement.
-            before: a number n: call it only before the n-th step, epoch or announcement. One or more ids: run it
-                before these callbacks.
-            after: a number n: call it only after the n-th, and count `every` from there. One or more ids: run it after
-                these callbacks.
+            before: either a number n or ids of callbacks. A number: call the function only before the n-th step, epoch
+                or announcement. Ids: call it before the handlers of these callbacks.
+            after: either a number n or ids of callbacks. A number: call the function only after the n-th step, epoch
+                or announcement, and count `every` from there. Ids: call it after the handlers of these callbacks.
             stage: the stage in which it runs.
             on_error: the effect of an exception: `raise`, `warn` (log a warning), `quarantine` (log a warning and
                 unsubscribe), `quarantine(after=3)` or `retry(3)`.
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
-            SubscriptionError: for an unknown event or parameter, with the nearest name, for an annotation that
-                contradicts a parameter, or for filters that cannot be combined.
+            SubscriptionError: for an unknown event or parameter, a wrong annotation, or a contradiction of filters.
         """
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
@@ -213,17 +213,17 @@ class EventBus:
         return Handle(owner_id, undo)
 
     def detach(self, subscriber: object) -> None:
-        """Unsubscribe a callback. The argument is the callback or its id. Do nothing if it is not attached."""
+        """Unsubscribe a callback, given as the object or its id. If it is not attached, do nothing."""
         found = [owner_id for owner_id, record in self._subscribers.items() if is_same(record.callback, subscriber)]
         for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
-        self.timeline.fold()  # its marks hold subscriptions
+        self.timeline.fold()  # the marks of the timeline refer to the subscriptions
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback that fails, and call its `on_close`, so that it releases its resources."""
+        """Unsubscribe a callback that fails, and call its `on_close` handler, which releases its resources."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -312,10 +312,11 @@ class EventBus:
     def announce(self, event: str, **extras: Any) -> None:
         """Call all handlers of `event`, in order.
 
-        The bus ignores the return value of a handler. There is one exception: a handler written for transformers may
-        return a control, whose raised flags count as requests. The `on_error` of a handler decides what its exception
-        does. By default the exception is raised, with a note that names the handler. At closing events all other
-        handlers run first, also after Ctrl-C.
+        The bus ignores the return value of a handler, with one exception: a handler written for transformers may
+        return a control, whose raised flags count as requests.
+
+        The `on_error` of a callback decides what an exception of its handler does. By default it is raised, with a note
+        that names the handler. At closing events, it is raised after all other handlers ran, also after Ctrl-C.
         """
         channel = self.signals[event]
         calls = channel.calls
@@ -331,13 +332,13 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event for a callback, and check the parameters of a custom event."""
+        """Announce an event that a callback announces itself. For a custom event, check its parameters first."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers, each as the author of its writes. `announce` describes the effect of their exceptions."""
+        """Call handlers. Each handler is the author of its flag writes. `announce` says what exceptions do."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)
@@ -374,7 +375,7 @@ class EventBus:
     def _as_subscription(self, receiver: Any, channel: Channel) -> Subscription:
         if isinstance(receiver, Subscription):
             return receiver
-        # A third party connected it through blinker.
+        # Code outside of trainbus connected this receiver through blinker.
         owner_id = getattr(receiver, "__qualname__", type(receiver).__name__)
         names = channel.event.param_names
 
@@ -386,7 +387,7 @@ class EventBus:
     # Showing.
 
     def describe(self) -> str:
-        """Return the resolved order as text: each event that has handlers, and its handlers by stage."""
+        """Return the handler order as text: each event that has handlers, with their stages and ids."""
         lines = []
         for name, channel in self.signals.items():
             ordered = self.order_of(name)

@@ -41,18 +41,21 @@ class Callback(EventMethods):
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` or `retry(3, then='warn')`."""
     budget: str | None = None
-    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: no limit."""
+    """The time that the handlers may take per step: a share of the step time such as `2%`, or a time such as `200us`.
+    None: no limit."""
     over_budget: str = "warn"
-    """The action above the budget: `warn`, `thin` (call a callback in REPORT less often) or `quarantine` (detach)."""
+    """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call it at fewer steps).
+    `thin` needs a callback whose handlers run in REPORT."""
     local: ClassVar[bool] = False
-    """Whether the callback decides from a value that only one rank knows: a clock, a signal, a file."""
+    """Whether the callback decides from a value that only one rank knows, such as a clock, a signal or a file."""
     previews: ClassVar[bool] = False
     """Whether the callback takes part in `trainer.preview()`. Such a callback decides from the state, the metrics and
     the clock alone, and its handlers use neither the model nor files."""
     events: ClassVar[tuple[Event, ...]] = ()
     """New events that the callback announces with `run.announce(name, ...)`. Other callbacks may subscribe to them."""
     auto: ClassVar[bool] = False
-    """Whether the callback joins every trainer when its package is installed. If False, a run must name it."""
+    """Whether the callback joins every trainer when its package is installed. If False, a run must name the callback in
+    the argument `plugins`."""
     requires: ClassVar[str] = ""
     """The versions of the plugin contract that the callback works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -65,7 +68,8 @@ class Callback(EventMethods):
     """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
     an earlier version to `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """Properties that other parts of the run must know. `has` returns whether one instance has such a property."""
+    """Properties that other parts of the run must know, such as that the callback places the model. Use `has` to ask
+    one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
     """The callbacks that this class does not work with. Building a trainer with both raises an error."""
     publisher: Any = None
@@ -77,9 +81,10 @@ class Callback(EventMethods):
 
     @property
     def variant(self) -> str:
-        """The name of an additional instance, such as a second `Log`. Empty for the main instance of a class.
+        """The name that distinguishes an additional instance, such as a second `Log`. Empty for the main instance of a
+        class.
 
-        An additional instance does not replace the callback that the arguments build.
+        An instance with a name does not replace the callback that the arguments build.
         """
         return ""
 
@@ -93,7 +98,7 @@ class Callback(EventMethods):
         return capability in self.capabilities
 
     def conflict_with(self, other: Callback) -> str:
-        """Return why this callback does not work with another one, and the remedy. Empty if they work together.
+        """Return why this callback does not work with `other`, and the remedy. Empty if the two work together.
 
         By default the method looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
         """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Capability(Enum):
-    """A property of a callback that other parts of the run must know. `describe()` prints the value."""
+    """A property of a callback that other parts of the run must know. `trainer.describe()` prints the text of each."""
 
     PLACES_MODEL = "places the model"
     """Moves the model to its device. The trainer then leaves the model where it is."""
@@ -20,26 +20,29 @@ class Capability(Enum):
     """Has trained weights in its callback state, such as the weights of a loss module. The run loads this state
     together with the best model."""
     CHOOSES_BEST_MODEL = "chooses the best model"
-    """Decides which checkpoint holds the best model. `best_metric` has the metric."""
+    """Decides which checkpoint holds the best model. The property `best_metric` of the callback has the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"
     """Writes checkpoints during a run, or requests them."""
     EVALUATES = "evaluates"
-    """Runs the evaluations of the run. Callbacks decide from their metrics."""
+    """Runs the evaluations that are requested during the run. Other callbacks decide from the metrics of these
+    evaluations."""
     INTERRUPTS = "interrupts the run"
-    """Stops a session so that a later session continues the run, such as after a signal. `at_end()` is not due then."""
+    """Stops a session so that a later session continues the run, for example after a signal. The run has not ended
+    then, so the trigger `at_end()` is not due."""
     PLANS_EVALUATIONS = "plans evaluations"
     """Requests evaluations during a run."""
     READS_PREDICTIONS = "reads predictions"
     """Reads the predictions of each evaluation batch. Evaluations then compute predictions, also without
     `compute_metrics`."""
     PUBLISHES = "pushes to a hub"
-    """Pushes the model; `publisher` is the repository."""
+    """Pushes the model to a hub. The field `publisher` of the callback is the repository."""
     DEEPSPEED = "trains with DeepSpeed"
-    """DeepSpeed's engine makes the steps. `Trainer.is_deepspeed_enabled` reads it."""
+    """DeepSpeed's engine makes the steps. `Trainer.is_deepspeed_enabled` reads this capability."""
     FSDP = "trains with PyTorch FSDP2"
-    """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads it."""
+    """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads this capability."""
     UPDATES_IN_BACKWARD = "updates the weights in backward"
-    """Updates weights during backward and frees their gradients. No gradient exists in `on_gradients`."""
+    """Updates weights during backward, and frees each gradient right after its update. So no gradient exists in
+    `on_gradients`."""
 
 
 class BestMetric(NamedTuple):

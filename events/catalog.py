@@ -15,20 +15,20 @@ class Kind(str, Enum):
     WORK = "work"
     """Some work is due now, and a handler must do it."""
     FACT = "fact"
-    """Something begins, happened or was done. Handlers may react."""
+    """Something begins, happened or was done. A handler may react to it, but need not."""
 
 
 class Clock(str, Enum):
-    """The counter (such as steps or epochs) that the filters `every=`, `once=`, `before=` and `after=` use."""
+    """What the filters `every=`, `once=`, `before=` and `after=` of `EventBus.on` count, such as steps or epochs."""
 
     CALLS = "calls"
-    """Announcements of this event since the function was subscribed, from 1."""
+    """The announcements of this event since the function was subscribed. The first one is 1."""
     STEP = "step"
-    """The current optimizer step, from 1."""
+    """The current optimizer step. The first one is 1."""
     STEPS_DONE = "steps done"
     """The completed optimizer steps."""
     EPOCH = "epoch"
-    """The current epoch, or the epoch that just ended, from 1."""
+    """The current epoch, or the epoch that just ended. The first one is 1."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Event:
     doc: str
     """The meaning, in one line."""
     params: tuple[Param, ...] = ()
-    """The parameters beyond `COMMON`."""
+    """The parameters that only this event passes, in addition to `COMMON`."""
     kind: Kind = Kind.FACT
     """Whether the event requests work or states a fact."""
     clock: Clock = Clock.CALLS
-    """The counter that filters of subscribed functions read."""
+    """What the filters of functions that subscribe to this event count."""
     origin: str = "trainbus"
     """The library that defines the event: `transformers` for the sixteen shared events."""
     deprecated: str = ""
@@ -74,10 +74,12 @@ class Event:
         origin: str = "trainbus",
         deprecated: str = "",
     ) -> None:
-        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`.
+        """Declare an event. `params` may hold names instead of `Param` objects. A name stands for a parameter of type
+        `Any`.
 
         Raises:
-            SubscriptionError: if `params` is a text, or holds something else than parameters with names of their own.
+            SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, or if two parameters
+                have the same name.
         """
         if isinstance(params, str):
             raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
@@ -128,11 +130,13 @@ COMMON: tuple[Param, ...] = (
     Param("model", "torch.nn.Module", "The model as the user passed it, without any wrapper."),
     Param("processing_class", "Any", "The tokenizer or processor of the model; None if there is none."),
     Param("tokenizer", "Any", "The former name of `processing_class`."),
-    Param("optimizer", "torch.optim.Optimizer", "The optimizer; None outside of training."),
+    Param("optimizer", "torch.optim.Optimizer", "The optimizer; None before the first training."),
     Param(
-        "lr_scheduler", "torch.optim.lr_scheduler.LRScheduler", "The learning-rate scheduler; None outside of training."
+        "lr_scheduler",
+        "torch.optim.lr_scheduler.LRScheduler",
+        "The learning-rate scheduler; None before the first training.",
     ),
-    Param("train_dataloader", "Any", "The loader of the training batches; None outside of training."),
+    Param("train_dataloader", "Any", "The loader of the training batches; None before the first training."),
     Param("eval_dataloader", "Any", "The loader of the current or last evaluation; None before the first evaluation."),
     Param("run", "trainbus.engine.run.Run", "The whole record of the run. The other parameters are its attributes."),
 )
@@ -144,46 +148,53 @@ COMMON_NAMES: tuple[str, ...] = tuple(param.name for param in COMMON)
 POSITIONAL = ("args", "state", "control")
 """The parameters that a handler in the style of transformers receives by position."""
 
-_BATCH = Param("batch", "Any", "The current batch on this rank. `on_batch` may replace it with `run.batch = ...`.")
+_BATCH = Param(
+    "batch", "Any", "The current batch on this rank. A handler of `on_batch` may replace it with `run.batch = ...`."
+)
 _EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, on its device.")
 _PREDICTION = Param(
     "prediction",
     "trainbus.engine.evaluation.outputs.EvalPrediction | None",
-    "Predictions and labels of the batches of all ranks, as tensors; None unless a callback reads predictions.",
+    "Predictions and labels of this batch, gathered from all ranks. None unless a callback has the capability "
+    "`READS_PREDICTIONS`.",
 )
 _LOSS = Param(
-    "loss", "torch.Tensor", "The loss of the batch, a scalar. It has a graph in `on_loss`, and is detached afterwards."
+    "loss",
+    "torch.Tensor",
+    "The loss of the batch, a scalar tensor. Only in `on_loss` it has its autograd graph; later it is detached.",
 )
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The model's outputs for the batch. The run keeps them after `on_loss` only if a handler names them.",
+    "The outputs of the model for the batch. After `on_loss`, they exist only if a handler names `outputs`.",
 )
 _LAST_NORM = Param(
     "grad_norm",
     "torch.Tensor | float | None",
-    "The gradient norm of the last step, before clipping; None in the first step.",
+    "The gradient norm of the previous step, before clipping; None in the first step.",
 )
-_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the last step; None in the first step.")
+_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the previous step; None in the first step.")
 _NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, before clipping.")
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
 _BEFORE_UPDATE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _LAST_RATE)
 _STEP_DONE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _RATE)
 
-_LOGS = Param("logs", "dict[str, Any]", "The logged values by name. Handlers before REPORT may add to them.")
-_METRICS = Param("metrics", "dict[str, Any]", "The metrics by name. Handlers before REPORT may add to them.")
+_LOGS = Param("logs", "dict[str, Any]", "The logged values by name. Handlers in stages before REPORT may add values.")
+_METRICS = Param("metrics", "dict[str, Any]", "The metrics by name. Handlers in stages before REPORT may add metrics.")
 _DATASET_NAME = Param("dataset_name", "str", "The name of the evaluated dataset; empty if there is only one.")
-_REQUESTED_BY = Param("requested_by", "frozenset[str]", "The ids of the callbacks that requested the work.")
+_REQUESTED_BY = Param("requested_by", "frozenset[str]", "The ids of the callbacks that requested this work.")
 _CHECKPOINT = Param(
     "checkpoint",
     "trainbus.engine.checkpoint.format.files.Checkpoint",
     "The checkpoint: its path, its step and its metrics.",
 )
 _SAVED_STEP = Param(
-    "saved_step", "int", "The step of the save or evaluation after which the checkpoint was not needed any more."
+    "saved_step",
+    "int",
+    "The step of the save or evaluation after which the retention policy no longer kept the checkpoint.",
 )
-_EXCEPTION = Param("exception", "BaseException", "The error that ends the run.")
+_EXCEPTION = Param("exception", "BaseException", "The error that ends the session.")
 
 
 def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = Clock.CALLS) -> Event:
@@ -193,16 +204,26 @@ def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = 
 EVENTS: tuple[Event, ...] = (
     _shared("on_init_end", "The trainer is constructed."),
     Event(
-        "on_setup", "Build now: wrap the model, fill the seams of the step, open files and connections.", kind=Kind.WORK
+        "on_setup",
+        "A session begins. Build now: wrap the model, fill the seams of the step, open files and connections.",
+        kind=Kind.WORK,
     ),
     Event("on_load", "The run is restored from a checkpoint.", (_CHECKPOINT,)),
     _shared("on_train_begin", "Training begins. Model, optimizer and loaders exist."),
     _shared("on_epoch_begin", "An epoch begins.", clock=Clock.EPOCH),
-    _shared("on_step_begin", "An optimizer step begins. Its batches are fetched.", clock=Clock.STEP),
+    _shared("on_step_begin", "An optimizer step begins. Its batches are already loaded.", clock=Clock.STEP),
     Event(
-        "on_batch", "A batch is about to enter the model. Set `run.batch` to replace it.", (_BATCH,), clock=Clock.STEP
+        "on_batch",
+        "A batch is about to enter the model. Set `run.batch` to replace the batch.",
+        (_BATCH,),
+        clock=Clock.STEP,
     ),
-    Event("on_loss", "The loss is computed and not yet backpropagated.", (_BATCH, _LOSS, _OUTPUTS), clock=Clock.STEP),
+    Event(
+        "on_loss",
+        "The loss of a batch is computed, and not yet backpropagated.",
+        (_BATCH, _LOSS, _OUTPUTS),
+        clock=Clock.STEP,
+    ),
     _shared(
         "on_substep_end",
         "A batch is backpropagated, and more batches of this step follow.",
@@ -211,51 +232,96 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_gradients",
-        "All gradients of the step are computed, and loss scaling is undone. They are not yet clipped.",
+        "All gradients of the step are computed. Loss scaling is undone, and clipping comes next.",
         _BEFORE_CLIPPING,
         clock=Clock.STEP,
     ),
     _shared(
-        "on_pre_optimizer_step", "The gradients are clipped. The optimizer steps next.", _BEFORE_UPDATE, Clock.STEP
+        "on_pre_optimizer_step",
+        "The gradients are clipped. The optimizer updates the weights next.",
+        _BEFORE_UPDATE,
+        Clock.STEP,
     ),
-    _shared("on_optimizer_step", "The optimizer has stepped. The gradients still exist.", _BEFORE_UPDATE, Clock.STEP),
     _shared(
-        "on_step_end", "The step is complete and counted. The gradients are cleared.", _STEP_DONE, Clock.STEPS_DONE
+        "on_optimizer_step",
+        "The weights are updated, and the gradients still exist. Not announced if the update is skipped.",
+        _BEFORE_UPDATE,
+        Clock.STEP,
     ),
-    Event("on_log_due", "Logging is due: collect the values and log them.", (_REQUESTED_BY,), Kind.WORK),
-    _shared("on_log", "Values are logged. A handler in a stage before REPORT may add to them.", (_LOGS,)),
-    Event("on_evaluate_due", "An evaluation is due: evaluate now.", (_REQUESTED_BY,), Kind.WORK),
+    _shared(
+        "on_step_end",
+        "The step is complete, and `state.global_step` counts it. The gradients are cleared.",
+        _STEP_DONE,
+        Clock.STEPS_DONE,
+    ),
+    Event(
+        "on_log_due",
+        "A log is due: collect the values and log them. The callback `Log` does this.",
+        (_REQUESTED_BY,),
+        Kind.WORK,
+    ),
+    _shared("on_log", "Values are logged. A handler in a stage before REPORT may add values.", (_LOGS,)),
+    Event(
+        "on_evaluate_due",
+        "An evaluation is due: evaluate now. The callback `Evaluate` does this.",
+        (_REQUESTED_BY,),
+        Kind.WORK,
+    ),
     Event("on_evaluate_begin", "An evaluation of one or more datasets begins."),
-    _shared("on_prediction_step", "A batch of an evaluation or prediction is done.", (_EVAL_BATCH, _PREDICTION)),
+    _shared(
+        "on_prediction_step",
+        "The model has computed one batch of an evaluation or prediction.",
+        (_EVAL_BATCH, _PREDICTION),
+    ),
     Event(
         "on_evaluate_dataset",
-        "One dataset is evaluated. A handler may still add metrics.",
+        "One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics.",
         (_METRICS, _DATASET_NAME),
     ),
-    _shared("on_evaluate", "One dataset is evaluated and its metrics are logged.", (_METRICS,)),
+    _shared("on_evaluate", "One dataset is evaluated, and its metrics are logged.", (_METRICS,)),
     Event("on_evaluate_end", "The evaluation ends. `metrics` holds the metrics of all its datasets.", (_METRICS,)),
-    Event("on_save_due", "A checkpoint is due: save now.", (_REQUESTED_BY,), Kind.WORK),
-    Event("on_save_begin", "A checkpoint is about to be written. Add to it, or veto it.", (_CHECKPOINT,)),
-    Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
     Event(
-        "on_commit",
-        "A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further.",
+        "on_save_due",
+        "A checkpoint is due: save now. The callback `Checkpoint` does this.",
+        (_REQUESTED_BY,),
+        Kind.WORK,
+    ),
+    Event(
+        "on_save_begin",
+        "A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save.",
         (_CHECKPOINT,),
     ),
-    _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
+    Event(
+        "on_snapshot",
+        "The values of a checkpoint are copied or written. From now on, the weights may change.",
+        (_CHECKPOINT,),
+    ),
+    Event(
+        "on_commit",
+        "A checkpoint is complete on disk. After a write in the background, `state` may be some steps further.",
+        (_CHECKPOINT,),
+    ),
+    _shared(
+        "on_save",
+        "A checkpoint is complete on disk. If a callback handles this event, training waits for the write.",
+        (_CHECKPOINT,),
+    ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes before the next save, or at the end.",
+        "The retention policy deleted a checkpoint. Announced before the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared("on_epoch_end", "An epoch ends: it is complete, or it was stopped early.", clock=Clock.EPOCH),
     Event("on_best_loaded", "The best model was loaded, at the end of the training.", (_CHECKPOINT,)),
-    _shared("on_train_end", "Training ends without an error. A handler of this event in PREPARE logs the summary."),
-    _shared("on_predict", "A prediction is done.", (_METRICS,)),
-    Event("on_exception", "The run failed. The error is raised after all handlers ran.", (_EXCEPTION,)),
+    _shared(
+        "on_train_end",
+        "Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE.",
+    ),
+    _shared("on_predict", "A prediction of a dataset (`trainer.predict`) is done.", (_METRICS,)),
+    Event("on_exception", "An error ends the session. It is raised after all handlers ran.", (_EXCEPTION,)),
     Event("on_close", "The session ends, with or without an error: release resources. Handlers run in reverse order."),
-    Event("on_end", "The program is done with the trainer: trackers finish. Handlers run in reverse order."),
+    Event("on_end", "The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."),
 )
 """All events, in the order in which a run announces them."""
 
@@ -266,4 +332,4 @@ LAST_IN_FIRST_OUT = frozenset({"on_close", "on_end"})
 """Events whose handlers run in reverse order."""
 
 ALL_HANDLERS_RUN = frozenset({"on_exception", "on_close", "on_end"})
-"""Events at which all handlers run, even if one of them fails."""
+"""The closing events. All their handlers run, even if one of them fails."""

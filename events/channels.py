@@ -22,12 +22,13 @@ FINISHES: dict[str, Flag] = {
     "on_save": "save",
     "on_epoch_begin": "epoch_stop",
 }
-"""Event -> the flag that becomes False before the event, as in transformers, because the requested work is done."""
+"""Event -> a flag. The flag becomes False before the event is announced, because the requested work is done. This is
+the same as in transformers."""
 
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """One handler of one subscriber for one event. A signal holds these."""
+    """One handler of one subscriber for one event. A `Channel` holds the subscriptions of its event."""
 
     event: Event
     owner: object
@@ -37,7 +38,7 @@ class Subscription:
     call: Call
     slot: Slot
     policy: Policy = RAISE
-    """What an exception does."""
+    """What an exception of the handler does."""
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
     key: tuple[str, str] = field(init=False)
@@ -65,9 +66,11 @@ class Channel(blinker.Signal):
         super().__init__(event.doc)
         self.event = event
         self.ordered: tuple[Subscription, ...] | None = None
-        """The resolved order of the handlers; None after a change."""
+        """The handlers in the order in which they run. None after a handler was added or removed: the next announcement
+        computes the order."""
         self.calls: tuple[Subscription, ...] | None = None
-        """The handlers that an announcement calls: the result of the bus's `Route`; None after a change."""
+        """The handlers that an announcement calls: the result of the `Route` of the bus. None after a handler was added
+        or removed."""
         self.finishes: Flag | None = FINISHES.get(event.name)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:

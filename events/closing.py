@@ -1,4 +1,4 @@
-"""Closing events: every handler runs, also if another one fails or Ctrl-C arrives between two of them."""
+"""Closing events: every handler runs, also if another handler fails, or if Ctrl-C arrives between two handlers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def call_all(
     event: str,
     forgives: Callable[[Any, Exception], bool],
 ) -> None:
-    """Call every handler, and raise the first error afterwards. Later errors are logged.
+    """Call every handler. Afterwards, raise the first error, and log the other errors.
 
     Args:
         subscriptions: the handlers, in order.
         run: the record that holds the values of the parameters.
         extras: the parameters that only this announcement has.
-        control: the flags. The function sets the author of each call on it, and requests the flags that a handler
-            written for transformers returns.
+        control: the flags. The function tells the control which handler runs. If a handler written for transformers
+            returns a control, the function requests the raised flags of that control.
         event: the event.
         forgives: a function that returns whether the run continues after an exception of a handler.
     """
@@ -58,7 +58,8 @@ def call_all(
 
 
 def _began(function: Callable[..., Any], error: BaseException) -> bool:
-    """Return whether a function had begun when the caught error was raised. Ctrl-C may arrive before the call."""
+    """Return whether a function had begun when the caught error was raised. It had not if Ctrl-C arrived before the
+    call."""
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     code = getattr(function, "__code__", None)
     return code is None or (inner is not None and inner.tb_frame.f_code is code)

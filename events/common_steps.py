@@ -6,17 +6,17 @@ from typing import Any
 
 
 def has_common_step(both: Any) -> bool:
-    """Return whether a `Both` can ever be due.
+    """Return whether a `Both`, two triggers that are joined with `&`, can ever be due.
 
-    The answer is False only if one side names its steps, as `at(3)` does, and the other side is never due at these
-    steps.
+    The answer is False only if one side lists its steps, as `at(3)` does, and the other side is never due at any of
+    these steps.
     """
     steps = _named(both, type(both))
     return not steps or any(_may_be_due(both, step, type(both)) for step in steps)
 
 
 def _named(trigger: Any, both: type) -> tuple[int, ...]:
-    """Return the steps that a trigger names, as `at(3)` does; empty if it names no steps."""
+    """Return the steps that a trigger lists, as `at(3)` does; empty if it lists no steps."""
     if isinstance(trigger, both):
         sides: Any = trigger
         return _named(sides.left, both) or _named(sides.right, both)

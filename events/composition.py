@@ -1,4 +1,4 @@
-"""Functions on a set of callbacks: which callbacks have a capability, and which exclude each other.
+"""Functions on a set of callbacks: which callbacks have a capability, and which do not work together.
 
 A callback that does not derive from `Callback`, such as one written for transformers, has no capability.
 """
@@ -23,7 +23,7 @@ def provides(callbacks: Iterable[object], capability: Capability) -> bool:
 
 
 def is_rank_local(callback: object) -> bool:
-    """Return whether a callback decides from something that only one rank knows.
+    """Return whether a callback decides from a value that only one rank knows, such as a clock.
 
     Any class may set `local = True`, including a subclass of transformers' `TrainerCallback`.
     """
@@ -34,10 +34,10 @@ def refuse_conflicts(callbacks: Iterable[object]) -> None:
     """Check that the callbacks work together.
 
     Raises:
-        ArgumentError: if some callbacks exclude each other. The error lists all such pairs, each with the remedy.
+        ArgumentError: if some callbacks do not work together. The error lists all these pairs, each with the remedy.
     """
     own = [callback for callback in callbacks if isinstance(callback, Callback)]
-    # Most callbacks exclude no other. So the number of pairs grows with the number of callbacks, not with its square.
+    # Only pairs with a callback that may conflict are compared. Most callbacks never conflict, so there are few pairs.
     excluding = [index for index, callback in enumerate(own) if _may_conflict(callback)]
     pairs = {(min(one, other), max(one, other)) for one in excluding for other in range(len(own)) if one != other}
     both = ((own[first], own[second]) for first, second in sorted(pairs))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from .errors import SubscriptionError
 
 CONTRACT = "1.0"
-"""The version of the events, their parameters, and what a `Callback` may declare.
+"""The version of the plugin contract: the events, their parameters, and the settings of `Callback`.
 
-The second number rises when something is added or deprecated. The first number rises when something deprecated is
-removed.
+The second number increases when something is added or deprecated. The first number increases when something deprecated
+is removed.
 """
 
 _Version = tuple[int, ...]
@@ -31,9 +31,9 @@ def fits_contract(specifier: str, version: str = CONTRACT) -> bool:
     """Return whether a version satisfies a specifier such as `>=1,<2`. An empty specifier takes every version.
 
     Args:
-        specifier: conditions that are separated by commas, each an operator (`>=`, `<=`, `>`, `<`, `==`, `!=`) and a
-            version of one to three numbers.
-        version: the version.
+        specifier: conditions that are separated by commas. A condition is an operator (`>=`, `<=`, `>`, `<`, `==`,
+            `!=`) and a version of one to three numbers.
+        version: the version to check. Default: `CONTRACT`.
 
     Raises:
         ValueError: if the specifier has a wrong form.
@@ -45,7 +45,7 @@ def check_requires(specifier: object, label: str) -> None:
     """Check that a callback supports the plugin contract of this release.
 
     Args:
-        specifier: what its class declares as `requires`.
+        specifier: the value of `requires` in the class of the callback.
         label: the name of the class, for the error.
 
     Raises:
@@ -73,6 +73,6 @@ def _conditions(specifier: str) -> Iterator[tuple[Callable[[_Version, _Version],
 
 
 def _numbers(version: str) -> _Version:
-    """Return a version as three numbers, so that 1 equals 1.0."""
+    """Return a version as three numbers, so that `1` equals `1.0`."""
     numbers = [int(number) for number in version.split(".")]
     return (*numbers, 0, 0)[:3]

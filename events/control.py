@@ -26,13 +26,13 @@ FLAGS: dict[Flag, str] = {
 """Every flag, and what the run does when it is raised."""
 
 HF_FLAGS: tuple[Flag, ...] = ("training_stop", "epoch_stop", "save", "evaluate", "log")
-"""The flags of transformers, in its order."""
+"""The flags that transformers has too, in the order of transformers."""
 
 SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
-"""The flags that request work, in the order in which the run does it."""
+"""The flags that request work, in the order in which the run does this work."""
 
 OUTSIDE = "you"
-"""The author of writes that no handler makes."""
+"""The author of writes by the user's program, outside of any handler."""
 
 RUN = "run"
 """The author of the writes of the run itself."""
@@ -41,8 +41,8 @@ RUN = "run"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets the handler and the event around each call, and the loop sets the step. A separate object makes this
-    cheap.
+    The bus sets the handler and the event around each call, and the loop sets the step. These values are attributes of
+    a small object of their own, because `TrainerControl` checks each assignment to its attributes.
     """
 
     __slots__ = ("author", "event", "step")
@@ -61,7 +61,8 @@ class TrainerControl:
 
     Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only
     the caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds
-    until the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
+    until the end of the step, and drops the requests that it blocks. A request that is not vetoed is never lost: if it
+    comes too late for the end of this step, the run serves it at the end of the next step.
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:
@@ -77,7 +78,7 @@ class TrainerControl:
         self._vetoes: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self.speaking = Speaker()
         self.pending = False
-        """Whether a flag was requested or vetoed since the last `settle`. In most steps it is False."""
+        """Whether there are requests or vetoes to serve at the end of the step. In most steps it is False."""
         self.serving: set[str] = set()
         """The flags whose work is in progress. They read as True, although the run already took their requests."""
         for flag, raised in flags.items():
@@ -95,7 +96,7 @@ class TrainerControl:
             reason: why, in words for a reader who does not know the code. The ledger keeps the reason.
 
         Raises:
-            ArgumentError: if there is no such flag, with the nearest name.
+            ArgumentError: if there is no such flag. The error shows the nearest known name.
         """
         name = _flag(flag)
         if self._requests[name].get(self.speaker) != reason:
@@ -111,7 +112,7 @@ class TrainerControl:
         self.speaking.author = before
 
     def veto(self, flag: Flag, reason: str = "") -> None:
-        """Block a flag for this step. The veto holds for requests before and after this call, of all callbacks."""
+        """Block a flag for this step. The veto blocks the requests of all callbacks, made before or after this call."""
         name = _flag(flag)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)
@@ -142,13 +143,15 @@ class TrainerControl:
             wishes.pop(author, None)
 
     def wishes_of(self, author: str) -> dict[tuple[str, Flag], str]:
-        """Return the requests and vetoes of one author: ("request" or "veto", flag) -> reason."""
+        """Return the requests and vetoes of one author, as a dict: ("request" or "veto", flag) -> reason."""
         kinds = (("request", self._requests), ("veto", self._vetoes))
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
     def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
-        """Undo what one author wrote after `wishes_of` returned `wishes`. The ledger gets an entry for each
-        write."""
+        """Undo the writes of one author since `wishes_of` returned `wishes`.
+
+        The ledger gets an entry for each write that is undone. `why` completes its reason: "taken back, because ...".
+        """
         for kind, flag in self.wishes_of(author).keys() | wishes.keys():
             of, before, old = (
                 self._requests if kind == "request" else self._vetoes,
@@ -172,11 +175,11 @@ class TrainerControl:
         return bool(self._requests[flag]) and not self._vetoes[flag]
 
     def reasons(self, flag: Flag) -> dict[str, str]:
-        """Return the authors that request `flag`, each with its reason."""
+        """Return the authors that request `flag`: author -> reason."""
         return dict(self._requests[_flag(flag)])
 
     def vetoes(self, flag: Flag) -> dict[str, str]:
-        """Return the authors that veto `flag` in this step, each with its reason."""
+        """Return the authors that veto `flag` in this step: author -> reason."""
         return dict(self._vetoes[_flag(flag)])
 
     @property
@@ -192,7 +195,8 @@ class TrainerControl:
     # For the loop.
 
     def take(self, flag: Flag) -> frozenset[str]:
-        """Consume the requests for `flag` and return their authors; empty if there is no request, or a veto."""
+        """Remove the requests for `flag` and return their authors. Empty if there is no request, or if `flag` is
+        vetoed."""
         requests = self._requests[flag]
         if not requests:
             return frozenset()
@@ -206,22 +210,22 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Take the requests for `flag`, like `take`. If there are any, the flag stays True until `finish`."""
+        """Take the requests for `flag`, like `take`. If it returns authors, the flag reads as True until `finish`."""
         authors = self.take(flag)
         if authors:
             self.serving.add(flag)
         return authors
 
     def finish(self, flag: Flag | None = None) -> None:
-        """Make a flag False again, unless a new request raises it. Default: all flags.
+        """End the work of a flag: it reads as False again, unless there is a new request. Default: all flags.
 
-        The bus calls it before the event that says that the work is done, as transformers does: `on_log`,
-        `on_evaluate`, `on_save` and `on_epoch_begin`.
+        The bus calls this method before the event that says that the work is done, as transformers does. The events
+        are `on_log`, `on_evaluate`, `on_save` and `on_epoch_begin`.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 
     def raised(self, flag: Flag) -> bool:
-        """Return whether `flag` is requested. A veto makes no difference."""
+        """Return whether `flag` is requested, even if it is vetoed."""
         return bool(self._requests[flag])
 
     def vetoed(self, flag: Flag) -> bool:
@@ -256,9 +260,10 @@ class TrainerControl:
                 self.request(flag, reason="returned by the handler")
 
     def why(self, flag: Flag) -> str:
-        """Return the author, the step and the reason of the last action on `flag`; empty if there was none.
+        """Return the step, authors and reasons of the last request for `flag` that the run acted on; empty if there is
+        none.
 
-        For `training_stop`: `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations`.
+        Example: `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations`.
         """
         name = _flag(flag)
         taken = [entry for entry in self.ledger.of(name) if entry.action == "take"]
@@ -349,7 +354,7 @@ class TrainerControl:
         self._assign("skip_update", value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # A misspelt flag would have no effect, and no error would say so.
+        # Without this check, a misspelt flag would silently have no effect.
         if name.startswith("should_") and not hasattr(type(self), name):
             _flag(name)
         object.__setattr__(self, name, value)

@@ -1,4 +1,4 @@
-"""Custom events: what callbacks declare in `events`, and what they announce."""
+"""Custom events: check the events that callbacks declare in `events`, and their announcements."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def check_event(event: Event, known: Event | None) -> None:
 
     Args:
         event: the event.
-        known: the event that has this name already; None if there is none.
+        known: the existing event with the same name; None if there is none.
 
     Raises:
-        SubscriptionError: if the name does not begin with `on_`, or if another event has it.
+        SubscriptionError: if the name does not begin with `on_`, or if a different event has the name.
     """
     if not event.name.startswith("on_") or not event.name.isidentifier():
         raise SubscriptionError(
@@ -50,15 +50,16 @@ def check_event(event: Event, known: Event | None) -> None:
 
 
 def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
-    """Check that the announcement of a custom event has its parameters.
+    """Check that the announcement of a custom event passes the parameters of the event, and no others.
 
     Args:
         event: the event.
-        values: the values of the announcement.
-        run: the record with the other values.
+        values: the values of the announcement, by the name of the parameter.
+        run: the record of the run. A value may also come from an attribute of the record.
 
     Raises:
-        SubscriptionError: if a parameter is missing, or if the event does not declare it, with the nearest name.
+        SubscriptionError: if a parameter is missing, or if the event does not declare a passed parameter. The error
+            shows the nearest declared name.
     """
     name = event.name
     for value in values:

@@ -16,11 +16,15 @@ class ArgumentError(TrainbusError, ValueError):
 
 
 class SubscriptionError(TrainbusError, TypeError):
-    """A handler or callback cannot be attached: unknown name, wrong annotation, taken id, invalid order."""
+    """A handler or callback cannot be attached. Reasons are an unknown name, a wrong annotation, a taken id and an
+    invalid order."""
 
 
 class HandlerError(TrainbusError, RuntimeError):
-    """A handler makes a forbidden change, such as changing weights while it reports. `debug="callbacks"` finds it."""
+    """A handler makes a forbidden change, such as changing weights while it reports.
+
+    The training argument `debug="callbacks"` turns on the check.
+    """
 
 
 class DataError(TrainbusError, ValueError):
@@ -50,7 +54,8 @@ class EvaluationStopped(TrainbusError):
 
 
 class RankFailure(TrainbusError, ConnectionError):
-    """Another rank failed, exited or hangs. The message names the rank, and the operation in which this rank waited."""
+    """Another rank failed, exited or hangs. The message names that rank, and the operation in which this rank
+    waited."""
 
 
 class RankDivergence(TrainbusError):
@@ -69,8 +74,9 @@ class MissingExtra(TrainbusError, ImportError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: `; did you mean 'x'?` if a known name is similar, else a full
-    stop.
+    """Return the end of an error text about an unknown name.
+
+    It is `; did you mean 'x'?` if a known name is similar, and a full stop otherwise.
     """
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else "."
@@ -121,8 +127,9 @@ argument."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that has the same meaning as `name`, or the most similar spelling; empty if there is
-    none.
+    """Return the name in `known` that has the same meaning as `name` in `SYNONYMS`, or else the most similar spelling.
+
+    Empty if no name is similar.
     """
     known = [*known]
     meant = SYNONYMS.get(str(name))
@@ -135,7 +142,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 def note(error: BaseException, text: str) -> None:
     """Add a note to an exception. Python shows the note under the message.
 
-    Before Python 3.11 there are no notes, and the function does nothing.
+    Python 3.10 has no notes, so there the function does nothing.
     """
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)
@@ -143,7 +150,7 @@ def note(error: BaseException, text: str) -> None:
 
 @contextmanager
 def noting(text: str) -> Iterator[None]:
-    """Add a note to an exception of the `with` block."""
+    """Add a note to an exception that leaves the `with` block."""
     try:
         yield
     except Exception as error:

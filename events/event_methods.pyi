@@ -85,7 +85,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Build now: wrap the model, fill the seams of the step, open files and connections."""
+            """A session begins. Build now: wrap the model, fill the seams of the step, open files and connections."""
 
         def on_load(
             self,
@@ -158,7 +158,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An optimizer step begins. Its batches are fetched."""
+            """An optimizer step begins. Its batches are already loaded."""
 
         def on_batch(
             self,
@@ -177,7 +177,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A batch is about to enter the model. Set `run.batch` to replace it."""
+            """A batch is about to enter the model. Set `run.batch` to replace the batch."""
 
         def on_loss(
             self,
@@ -198,7 +198,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The loss is computed and not yet backpropagated."""
+            """The loss of a batch is computed, and not yet backpropagated."""
 
         def on_substep_end(
             self,
@@ -244,7 +244,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """All gradients of the step are computed, and loss scaling is undone. They are not yet clipped."""
+            """All gradients of the step are computed. Loss scaling is undone, and clipping comes next."""
 
         def on_pre_optimizer_step(
             self,
@@ -267,7 +267,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The gradients are clipped. The optimizer steps next."""
+            """The gradients are clipped. The optimizer updates the weights next."""
 
         def on_optimizer_step(
             self,
@@ -290,7 +290,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The optimizer has stepped. The gradients still exist."""
+            """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
 
         def on_step_end(
             self,
@@ -313,7 +313,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The step is complete and counted. The gradients are cleared."""
+            """The step is complete, and `state.global_step` counts it. The gradients are cleared."""
 
         def on_log_due(
             self,
@@ -332,7 +332,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Logging is due: collect the values and log them."""
+            """A log is due: collect the values and log them. The callback `Log` does this."""
 
         def on_log(
             self,
@@ -351,7 +351,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Values are logged. A handler in a stage before REPORT may add to them."""
+            """Values are logged. A handler in a stage before REPORT may add values."""
 
         def on_evaluate_due(
             self,
@@ -370,7 +370,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An evaluation is due: evaluate now."""
+            """An evaluation is due: evaluate now. The callback `Evaluate` does this."""
 
         def on_evaluate_begin(
             self,
@@ -408,7 +408,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A batch of an evaluation or prediction is done."""
+            """The model has computed one batch of an evaluation or prediction."""
 
         def on_evaluate_dataset(
             self,
@@ -428,7 +428,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """One dataset is evaluated. A handler may still add metrics."""
+            """One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics."""
 
         def on_evaluate(
             self,
@@ -447,7 +447,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """One dataset is evaluated and its metrics are logged."""
+            """One dataset is evaluated, and its metrics are logged."""
 
         def on_evaluate_end(
             self,
@@ -485,7 +485,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is due: save now."""
+            """A checkpoint is due: save now. The callback `Checkpoint` does this."""
 
         def on_save_begin(
             self,
@@ -504,7 +504,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is about to be written. Add to it, or veto it."""
+            """A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save."""
 
         def on_snapshot(
             self,
@@ -523,7 +523,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The values of a checkpoint are copied. The weights may change again."""
+            """The values of a checkpoint are copied or written. From now on, the weights may change."""
 
         def on_commit(
             self,
@@ -542,7 +542,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further."""
+            """A checkpoint is complete on disk. After a write in the background, `state` may be some steps further."""
 
         def on_save(
             self,
@@ -561,7 +561,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk."""
+            """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
         def on_delete(
             self,
@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
+            """The retention policy deleted a checkpoint. Announced before the next save, or when training ends."""
 
         def on_push_begin(
             self,
@@ -654,7 +654,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends without an error. A handler of this event in PREPARE logs the summary."""
+            """Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE."""
 
         def on_predict(
             self,
@@ -673,7 +673,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A prediction is done."""
+            """A prediction of a dataset (`trainer.predict`) is done."""
 
         def on_exception(
             self,
@@ -692,7 +692,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The run failed. The error is raised after all handlers ran."""
+            """An error ends the session. It is raised after all handlers ran."""
 
         def on_close(
             self,
@@ -728,7 +728,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The program is done with the trainer: trackers finish. Handlers run in reverse order."""
+            """The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."""
 
 class TypedEventMethods(EventMethods):
     def on_init_end(
@@ -765,7 +765,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Build now: wrap the model, fill the seams of the step, open files and connections."""
+        """A session begins. Build now: wrap the model, fill the seams of the step, open files and connections."""
 
     def on_load(
         self,
@@ -838,7 +838,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An optimizer step begins. Its batches are fetched."""
+        """An optimizer step begins. Its batches are already loaded."""
 
     def on_batch(
         self,
@@ -857,7 +857,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A batch is about to enter the model. Set `run.batch` to replace it."""
+        """A batch is about to enter the model. Set `run.batch` to replace the batch."""
 
     def on_loss(
         self,
@@ -878,7 +878,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The loss is computed and not yet backpropagated."""
+        """The loss of a batch is computed, and not yet backpropagated."""
 
     def on_substep_end(
         self,
@@ -924,7 +924,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """All gradients of the step are computed, and loss scaling is undone. They are not yet clipped."""
+        """All gradients of the step are computed. Loss scaling is undone, and clipping comes next."""
 
     def on_pre_optimizer_step(
         self,
@@ -947,7 +947,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The gradients are clipped. The optimizer steps next."""
+        """The gradients are clipped. The optimizer updates the weights next."""
 
     def on_optimizer_step(
         self,
@@ -970,7 +970,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The optimizer has stepped. The gradients still exist."""
+        """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
 
     def on_step_end(
         self,
@@ -993,7 +993,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The step is complete and counted. The gradients are cleared."""
+        """The step is complete, and `state.global_step` counts it. The gradients are cleared."""
 
     def on_log_due(
         self,
@@ -1012,7 +1012,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Logging is due: collect the values and log them."""
+        """A log is due: collect the values and log them. The callback `Log` does this."""
 
     def on_log(
         self,
@@ -1031,7 +1031,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Values are logged. A handler in a stage before REPORT may add to them."""
+        """Values are logged. A handler in a stage before REPORT may add values."""
 
     def on_evaluate_due(
         self,
@@ -1050,7 +1050,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An evaluation is due: evaluate now."""
+        """An evaluation is due: evaluate now. The callback `Evaluate` does this."""
 
     def on_evaluate_begin(
         self,
@@ -1088,7 +1088,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A batch of an evaluation or prediction is done."""
+        """The model has computed one batch of an evaluation or prediction."""
 
     def on_evaluate_dataset(
         self,
@@ -1108,7 +1108,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """One dataset is evaluated. A handler may still add metrics."""
+        """One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics."""
 
     def on_evaluate(
         self,
@@ -1127,7 +1127,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """One dataset is evaluated and its metrics are logged."""
+        """One dataset is evaluated, and its metrics are logged."""
 
     def on_evaluate_end(
         self,
@@ -1165,7 +1165,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is due: save now."""
+        """A checkpoint is due: save now. The callback `Checkpoint` does this."""
 
     def on_save_begin(
         self,
@@ -1184,7 +1184,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is about to be written. Add to it, or veto it."""
+        """A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save."""
 
     def on_snapshot(
         self,
@@ -1203,7 +1203,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The values of a checkpoint are copied. The weights may change again."""
+        """The values of a checkpoint are copied or written. From now on, the weights may change."""
 
     def on_commit(
         self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for it, so `state` may be some steps further."""
+        """A checkpoint is complete on disk. After a write in the background, `state` may be some steps further."""
 
     def on_save(
         self,
@@ -1241,7 +1241,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk."""
+        """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
     def on_delete(
         self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
+        """The retention policy deleted a checkpoint. Announced before the next save, or when training ends."""
 
     def on_push_begin(
         self,
@@ -1334,7 +1334,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends without an error. A handler of this event in PREPARE logs the summary."""
+        """Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE."""
 
     def on_predict(
         self,
@@ -1353,7 +1353,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A prediction is done."""
+        """A prediction of a dataset (`trainer.predict`) is done."""
 
     def on_exception(
         self,
@@ -1372,7 +1372,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The run failed. The error is raised after all handlers ran."""
+        """An error ends the session. It is raised after all handlers ran."""
 
     def on_close(
         self,
@@ -1408,4 +1408,4 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The program is done with the trainer: trackers finish. Handlers run in reverse order."""
+        """The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."""

@@ -15,10 +15,10 @@ from .stages import names
 def filter_of(
     every: int | None, once: int | None, before: int | None, after: int | None
 ) -> Callable[[int], bool] | None:
-    """Return a function that says whether a count passes the filters; None if there is no filter.
+    """Return a function that tells for a count whether the handler is called. None if there is no filter.
 
     Raises:
-        SubscriptionError: if no count passes the filters, or if `once` is combined with another filter.
+        SubscriptionError: if the filters exclude every count, or if `once` is combined with another filter.
     """
     bounds = {"every": every, "once": once, "before": before, "after": after}
     for name, value in bounds.items():
@@ -42,7 +42,10 @@ def filter_of(
 def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
     """Wrap a handler so that it runs only at some counts.
 
-    `keep` selects the counts. The event decides what is counted: steps, epochs or announcements.
+    Args:
+        call: the compiled handler.
+        keep: returns whether the handler runs at a count.
+        clock: what is counted: steps, epochs or announcements. `Event.clock` has it.
     """
     calls = itertools.count(1)
 

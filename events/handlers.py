@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[..., Any]
 Call = Callable[[Any, Mapping[str, Any]], Any]
-"""A compiled handler. Its arguments are the run, and the values that only this announcement has."""
+"""A compiled handler. Its arguments are the run, and the extra values that only this announcement passes."""
 
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
@@ -29,8 +29,8 @@ def compile_handler(
 ) -> tuple[Call, frozenset[str]]:
     """Compile a handler into a function that calls the handler with the parameters that the handler names.
 
-    A handler with `**kwargs` receives all parameters. A handler may have parameters of its own, which the event does
-    not pass: they need a default, and a name that does not look like a misspelt parameter of the event.
+    A handler with `**kwargs` receives all parameters. A handler may also have parameters that the event does not pass.
+    Each of these needs a default, and a name that does not look like a misspelt parameter of the event.
 
     Returns:
         The function, and the names of the parameters that the handler names.
@@ -41,11 +41,12 @@ def compile_handler(
         label: the name of the handler in errors, such as `Metrics.on_log`.
         lenient: for callbacks of other libraries: ignore unknown parameters that have a default, and log a warning
             for a wrong annotation instead of raising an error.
-        open_ended: accept parameters that the event does not pass, in a handler in the style of transformers.
+        open_ended: accept parameters that the event does not pass. This applies to handlers in the style of
+            transformers, `(self, args, state, control, ...)`.
 
     Raises:
-        SubscriptionError: if the handler is async or a generator; if the event has no such parameter, with the nearest
-            name; or if an annotation contradicts the type of the parameter.
+        SubscriptionError: if the handler is async or a generator, if the event does not have a parameter that the
+            handler names, or if an annotation contradicts the type of the parameter.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)
@@ -83,7 +84,7 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
     """Log a warning if an event, or a parameter that a handler names, is deprecated.
 
     Args:
-        event: the event that is subscribed to.
+        event: the event of the handler.
         named: the parameters that the handler names.
         label: the name of the handler in the warning.
     """
@@ -97,7 +98,7 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
 
 
 def _refuse_suspended(handler: Handler, label: str) -> None:
-    """Raise an error for a coroutine function or a generator function: calling it does not run its body."""
+    """Raise an error for an async function or a generator function, because a call of it does not run its body."""
     if kind := suspended_kind(handler):
         raise SubscriptionError(
             f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
@@ -106,7 +107,7 @@ def _refuse_suspended(handler: Handler, label: str) -> None:
 
 
 def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -> None:
-    """Raise an error for a method without `self`: its first parameter would receive the callback."""
+    """Raise an error for a method without `self`, because its first parameter would receive the callback."""
     code = getattr(getattr(handler, "__func__", None), "__code__", None)
     if code is None or (not code.co_argcount and code.co_flags & inspect.CO_VARARGS):
         return
@@ -117,13 +118,14 @@ def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -
 
 
 def suspended_kind(function: Any) -> str:
-    """Return the kind of a function whose call does not run its body, such as `a generator`; empty if it runs."""
+    """Return the kind of a function if a call of it does not run its body, such as `a generator`. Otherwise return an
+    empty string."""
     kinds = {
         "an async function": inspect.iscoroutinefunction,
         "an async generator": inspect.isasyncgenfunction,
         "a generator": inspect.isgeneratorfunction,
     }
-    for found in (function, getattr(function, "__call__", None)):  # noqa: B004 # an object may have an async __call__
+    for found in (function, getattr(function, "__call__", None)):  # noqa: B004 # an object with an async __call__ is async too
         for kind, is_kind in kinds.items():
             if found is not None and is_kind(found):
                 return kind
@@ -143,14 +145,15 @@ def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool
 
 
 def in_either_style(handler: Handler) -> Handler:
-    """Wrap a handler so that a subclass can call it in the style of transformers: `super().on_log(args, state,
-    control, **kwargs)`.
+    """Wrap a handler so that a subclass can call it in the style of transformers.
+
+    Such a call is `super().on_log(args, state, control, **kwargs)`.
 
     Args:
-        handler: a method. All its parameters are keyword-only, and the event has all of them.
+        handler: a method. All its parameters are keyword-only, and the event passes all of them.
 
     Raises:
-        TypeError: when a call leaves out a parameter of the handler.
+        TypeError: when a call of the wrapped handler leaves out a parameter.
     """
     names = tuple(inspect.signature(handler).parameters)[1:]
     wanted = {*names}
@@ -186,7 +189,7 @@ def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
-    """Return whether a handler with `**kwargs` takes args, state and control by position, under any names."""
+    """Return whether a handler with `**kwargs` takes args, state and control by position. Their names may differ."""
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.name in POSITIONAL for parameter in parameters):
         return False
     first = [parameter.name for parameter in positional[: len(POSITIONAL)]]
@@ -197,7 +200,7 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Return whether a name is neither a misspelt parameter nor a parameter of another event."""
+    """Return whether a name is neither similar to a parameter of the event nor a parameter of another event."""
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
 
@@ -223,12 +226,14 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
 
 @functools.cache
 def _reader(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return the function that reads these attributes. Handlers with the same parameters share it."""
+    """Return a function that reads these attributes of the run. Handlers with the same parameters share the
+    function."""
     return attrgetter(*names)
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """Return a function that passes all values by position. It is the usual and cheapest case: one `attrgetter`."""
+    """Return a function that passes all values by position. This is the usual case, and the fastest: one
+    `attrgetter`."""
     if not names:
         return lambda run, extras: handler()
     read = _reader(names)

@@ -1,4 +1,4 @@
-"""Modules of optional libraries that the program has imported already. This package does not import them."""
+"""Find modules of optional libraries that the program has imported already. trainbus does not import them for this."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 def imported(name: str) -> Any:
-    """Return a module that is imported completely; None otherwise.
+    """Return a module if its import is complete; None otherwise.
 
     A module is in `sys.modules` before its code has run. Another thread, such as the thread of a tracker, may still be
-    importing it, and then its names are missing. No object of its classes can exist before the import is complete.
+    importing it, and then its names are missing. So an incomplete module counts as not imported. No
+    object of its classes can exist yet, so nothing is missed.
 
     Args:
         name: the full name, such as `transformers.loss.loss_utils`.

@@ -23,7 +23,7 @@ COMMAND_GROUP = "trainbus.commands"
 """The entry-point group of commands. An entry point names a function `add_to`, or a module that has this function."""
 
 MANIFEST = "trainbus_plugins.json"
-"""The name of the static manifest in the folder of a package."""
+"""The file name of the plugin manifest in the folder of a package."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Plugin:
 
     @property
     def origin(self) -> str:
-        """Package and version, as `acme 1.0`."""
+        """The package and its version, such as `acme 1.0`."""
         return f"{self.package} {self.version}".strip() or "unknown package"
 
     @property
@@ -64,13 +64,15 @@ class Plugin:
 
     @property
     def file(self) -> str:
-        """The path of the file of the module; empty if there is none. No module is imported."""
+        """The path of the file of the module, found without importing it. Empty if there is no file."""
         place = module_file(self.module)
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Return the row of this plugin in the static manifest; None if the package has no manifest, or an invalid or
-        outdated one."""
+        """Return the row of this plugin in the plugin manifest.
+
+        None if the package has no manifest, or if the row is missing, invalid or outdated.
+        """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
 
@@ -78,7 +80,7 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if the import fails. The error names the plugin and the ways to leave it out.
+            TrainbusError: if the import fails. The error names the plugin, and the setting that leaves it out.
         """
         try:
             if self.entry.pattern.fullmatch(self.value) is None:
@@ -90,7 +92,7 @@ class Plugin:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> TrainbusError:
-        """Return the error that names the plugin, for an exception of its code."""
+        """Return an error that names the plugin, for an exception that its code raised."""
         kind = "command" if self.entry.group == COMMAND_GROUP else "plugin"
         leave_out = f", or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}" if kind == "plugin" else ""
         return TrainbusError(
@@ -103,11 +105,11 @@ _ROW = {
     **{"value": str, "doc": str, "auto": bool, "stage": str, "handlers": dict, "events": dict, "options": dict},
     **{"requires": str, "conflicts": list},
 }
-"""The types of the values in a row of a manifest."""
+"""Key of a row in a plugin manifest -> the type of its value."""
 
 
 def _is_row(row: Any) -> bool:
-    """Return whether a value has the form of a row of a manifest. Anybody may have edited the file."""
+    """Return whether a value has the form of a row of a plugin manifest. The file may have been edited by hand."""
     return (
         isinstance(row, dict)
         and all(isinstance(row[name], kind) for name, kind in _ROW.items() if name in row)
@@ -122,9 +124,9 @@ def _options_of(row: Mapping[str, Any]) -> list[Any]:
 
 
 def installed(group: str = GROUP) -> dict[str, Plugin]:
-    """Return the installed plugins of a group, by name in alphabetical order. Nothing is imported.
+    """Return the installed plugins of a group: name -> plugin, in alphabetical order. Nothing is imported.
 
-    If two packages offer the same name, the first package in the order of `sys.path` counts. `duplicates` returns both.
+    If two packages offer the same name, the package that comes first in `sys.path` wins. `duplicates` returns both.
     """
     found: dict[str, Plugin] = {}
     for entry in _entries(group):
@@ -133,7 +135,7 @@ def installed(group: str = GROUP) -> dict[str, Plugin]:
 
 
 def duplicates(group: str = GROUP) -> dict[str, list[Plugin]]:
-    """Return the plugins with a name that several packages use, by name."""
+    """Return the plugins whose name several packages use: name -> all plugins with this name."""
     found: dict[str, dict[tuple[str, str], Plugin]] = {}
     for entry in _entries(group):
         plugin = Plugin(entry)
@@ -147,7 +149,12 @@ def _entries(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=8)
 def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group. Reading them is slow, so they are read again only if a folder has changed."""
+    """Return the entry points of a group. Reading them is slow, so the result is cached until a folder changes.
+
+    Args:
+        group: the entry-point group.
+        folders: each folder of `sys.path` with the time of its last change. They are the key of the cache.
+    """
     return tuple(entry_points(group=group))
 
 
@@ -177,9 +184,9 @@ def module_file(module: str) -> Path | None:
 
 
 def manifest_of(module: str) -> Mapping[str, Any]:
-    """Return the static manifest of the package of a module; empty if it ships none that can be read.
+    """Return the plugin manifest of the package of a module; empty if there is no readable manifest.
 
-    The manifest is in the folder of the module's package or of a parent package. The nearest one counts.
+    The manifest is in the folder of the module's package or of a parent package. The nearest manifest counts.
     """
     name = module
     while name:

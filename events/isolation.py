@@ -1,4 +1,4 @@
-"""Isolation: failing and slow callbacks do not end the run. A summary names the callbacks that failed, and the steps.
+"""Isolation: a callback that fails or is slow need not end the run. A summary names these callbacks and the steps.
 
 A callback with `on_error="raise"` and without a budget is called directly, without extra cost per event.
 """
@@ -24,19 +24,20 @@ from .stages import Stage
 logger = logging.getLogger(__name__)
 
 WINDOW = 10
-"""The steps after which the time of a callback is compared with its budget. Two windows in a row must exceed it."""
+"""The number of steps in a window. At the end of each window, the time of a callback is compared with its budget. The
+callback is over its budget after two such windows in a row."""
 
 LISTED = 5
-"""The largest number of failed steps that a summary lists for a callback."""
+"""The number of failed steps that a summary lists for a callback, at most."""
 
 _ONCE = frozenset(
     {"on_init_end", "on_setup", "on_load", "on_train_begin", "on_train_end", "on_exception", "on_close", "on_end"}
 )
-"""Events whose handlers have no budget: they do not run per step."""
+"""Events whose handlers do not count for a budget, because these events do not come in every step."""
 _THINNED_CALLS = frozenset({"on_prediction_step", "on_log"})
-"""Events outside of a step. A thinned callback misses some of their announcements."""
+"""Events outside of a step that come often. A thinned callback misses some of their announcements, too."""
 _NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
-"""Errors that always leave a handler: they are about the run, not about the handler."""
+"""Errors that always end the run or the evaluation, whatever the policy: the handler is not their cause."""
 
 
 @dataclass
@@ -50,17 +51,17 @@ class CallbackFailures:
     retries: int = 0
     """The number of calls that were repeated."""
     steps: list[int] = field(default_factory=list)
-    """The completed steps at the first failures, at most 100."""
+    """The number of completed steps at each failure. Only the first 100 failures are listed."""
     events: list[str] = field(default_factory=list)
-    """The events of the failures, without repetition."""
+    """The events in which the callback failed. Each is listed once."""
     error: str = ""
     """The first exception in one line."""
     traceback: str = ""
     """The traceback of the first exception."""
     over_budget: str = ""
-    """A text with the time that the callback took, if it exceeded its budget; otherwise empty."""
+    """A text with the time that the callback took, if the callback exceeded its budget; otherwise empty."""
     every: int = 1
-    """The n of a thinned callback, which is called at every n-th step only. 1 for other callbacks."""
+    """The interval of a thinned callback in steps: with n, it is called at every n-th step. 1 for other callbacks."""
     quarantined: int | None = None
     """The step at which the callback was unsubscribed; None if it was not."""
 
@@ -91,21 +92,22 @@ class CallbackFailures:
 
 @dataclass
 class Verdict:
-    """The action that this rank proposes for a callback. The ranks agree on it before they do it."""
+    """The action that this rank proposes for a callback. All ranks agree on an action before they take it."""
 
     failed: str = ""
-    """The last exception of a handler, in one line; empty if none failed. The ranks drop what this handler decided."""
+    """The last exception of a handler, in one line; empty if no handler failed. All ranks withdraw the requests and
+    vetoes of the callback."""
     quarantine: str = ""
     """The reason to unsubscribe the callback; empty if it stays subscribed."""
     every: int = 1
-    """The n of a callback that must be called at every n-th step only. 1: at every step."""
+    """The interval in steps at which the callback is called from now on. 1: at every step."""
 
 
 class Isolation:
     """The failures and the times of all callbacks of a bus."""
 
     def __init__(self, control: TrainerControl, detach: Callable[[str], None]) -> None:
-        """Begin without failures.
+        """Create the isolation of a bus, without failures.
 
         Args:
             control: the flags. The writes of a failed handler are withdrawn.
@@ -116,10 +118,11 @@ class Isolation:
         self.failures: dict[str, CallbackFailures] = {}
         """The failures by the id of the callback."""
         self.meters: dict[str, Meter] = {}
-        """The budgets by the id of the callback."""
+        """The meters that compare time with budget, by the id of the callback."""
         self.shared: frozenset[str] = frozenset()
-        """The callbacks about which all ranks decide together. Their verdicts wait in `pending`."""
+        """The ids of the callbacks about which all ranks decide together."""
         self.pending: dict[str, Verdict] = {}
+        """The verdicts of this rank on the shared callbacks, until the ranks exchange them."""
         self.clock: Callable[[], float] = time.perf_counter
         """The time in seconds, from any start."""
 
@@ -133,7 +136,8 @@ class Isolation:
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the lines for the end of a run: each callback that failed, and its first traceback. Often empty."""
+        """Return the text for the end of a run: each callback that failed, and its first traceback. Empty if none
+        failed."""
         lines = []
         for record in self.failures.values():
             if record.is_reported:
@@ -146,8 +150,8 @@ class Isolation:
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
         """Return a function that calls a handler, and withdraws the flags that the handler wrote if the call fails.
 
-        The function then repeats the call as often as the policy says. Values that the handler wrote to `logs`, to
-        metrics or to its own attributes stay.
+        The function then repeats the call, at most `policy.retries` times. It undoes nothing else: values that the
+        handler wrote to logs, to metrics or to its own attributes stay.
         """
         control = self.control
 
@@ -195,7 +199,7 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback, or propose this to the other ranks."""
+        """Unsubscribe a callback. If all ranks decide about it together, only propose this to them."""
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
@@ -208,7 +212,8 @@ class Isolation:
         self._detach(owner_id)
 
     def thin(self, owner_id: str, every: int) -> None:
-        """Call a callback at every n-th step only. Its handlers run in REPORT."""
+        """From now on, call a callback only at steps that `every` divides. A smaller `every` than before has no
+        effect."""
         meter = self.meters.get(owner_id)
         if meter is not None and every > meter.every:
             meter.every = self.of(owner_id).every = every
@@ -218,7 +223,10 @@ class Isolation:
     # Time.
 
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
-        """Return a function that calls a handler, and adds the time of the call to the used budget of its callback."""
+        """Return a function that calls a handler, and adds the time of the call to the meter of its callback.
+
+        For an event without a budget, it returns the handler unchanged.
+        """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
         meter = self.meters.setdefault(owner_id, Meter(self, owner_id, budget))
@@ -230,7 +238,7 @@ class Isolation:
             calls += 1
             if thins and meter.every > 1 and run.count(event.clock, calls) % meter.every:
                 return None
-            if meter.inside:  # a handler inside another one of the same callback: its time counts once
+            if meter.inside:  # inside another handler of the same callback, which measures this time already
                 return call(run, extras)
             meter.inside = True
             began = self.clock()
@@ -250,7 +258,9 @@ class Meter:
         """Begin with no time spent."""
         self._isolation, self._owner_id, self._budget = isolation, owner_id, budget
         self.every = 1
+        """The interval in steps at which the callback is called."""
         self.inside = False
+        """Whether a handler of the callback runs now."""
         self._first, self._began, self._spent, self._exceeded = -1, 0.0, 0.0, 0
 
     @property
@@ -261,7 +271,7 @@ class Meter:
     def add(self, seconds: float) -> None:
         """Add the time of a handler call. At the end of a window, compare the sum with the budget."""
         step, now = self._isolation.control.step, self._isolation.clock()
-        if self._first < 0 or step < self._first:  # the first call may import and compile what later ones use
+        if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
             self._first, self._began, self._spent, self._exceeded = step, now, 0.0, 0
             return
         self._spent += seconds
@@ -298,10 +308,11 @@ def is_thinned(event: Event) -> bool:
 
 
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
-    """Check that a callback may miss announcements.
+    """Check that a callback with `over_budget="thin"` may miss announcements.
 
     Raises:
-        SubscriptionError: if a handler may decide, change logs, or change the step, with the remedy.
+        SubscriptionError: if a handler of a step event runs in another stage than REPORT. Such a handler may decide,
+            change logs or change the step.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

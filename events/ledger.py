@@ -21,8 +21,8 @@ class Entry:
     flag: str
     """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
-    """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). For
-    `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""
+    """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). If
+    `flag` is `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""
     old: bool
     """Whether the flag was requested and not vetoed before the write."""
     new: bool
@@ -40,9 +40,9 @@ class Entry:
 
 
 class Ledger:
-    """The newest entries of each flag. The number is limited, so that a long run uses no more memory.
+    """The newest entries of each flag. Their number is limited, so that a long run does not need more and more memory.
 
-    The limit holds per flag: thousands of log requests do not remove a stop request.
+    The limit holds per flag, so thousands of log requests do not push out a stop request.
     """
 
     def __init__(self, keep: int = 200) -> None:
@@ -51,7 +51,7 @@ class Ledger:
         self._serial = 0
         self._entries: dict[str, deque[tuple[int, Entry]]] = {}
         self.watchers: list[Callable[[Entry], None]] = []
-        """Called with each entry as it is written. For recording."""
+        """Functions that are called with each new entry. A recording uses them."""
 
     def write(self, entry: Entry) -> None:
         """Add one entry."""
@@ -90,7 +90,10 @@ class Ledger:
         """Replace all entries by saved ones. Unknown keys of a newer version are ignored."""
         known = {field.name for field in fields(Entry)}
         self._entries.clear()
-        watchers, self.watchers = self.watchers, []  # the entries were written in an earlier session
+        watchers, self.watchers = (
+            self.watchers,
+            [],
+        )  # an earlier session wrote these entries, so watchers must not see them again
         for entry in entries:
             self.write(Entry(**{key: value for key, value in entry.items() if key in known}))
         self.watchers = watchers

@@ -11,7 +11,7 @@ from .stages import Stage
 
 @dataclass(frozen=True)
 class Slot:
-    """One handler, and the order that its callback declares."""
+    """The place of one handler in the order: its stage, and the ids that it must run before or after."""
 
     owner_id: str
     stage: Stage
@@ -32,8 +32,8 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
 
     Args:
         slots: all handlers of one event.
-        known: the ids of all callbacks that are or were attached. A constraint that names a callback without a handler
-            for this event has no effect.
+        known: the ids of all callbacks that are or were attached. If a constraint names one of them that has no handler
+            for this event, the constraint has no effect.
         event: the name of the event, for errors.
 
     Raises:
@@ -67,7 +67,15 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
 
 
 def _sorted_by(follows: dict[Slot, set[Slot]], event: str) -> list[Slot]:
-    """Sort topologically. Among the free slots, take the earliest each time (Kahn, 1962)."""
+    """Return the slots in topological order (Kahn, 1962). Of the slots that may come next, the earliest comes first.
+
+    Args:
+        follows: slot -> the slots that must come after it.
+        event: the name of the event, for errors.
+
+    Raises:
+        SubscriptionError: for a cycle.
+    """
     waiting = dict.fromkeys(follows, 0)
     for followers in follows.values():
         for follower in followers:

@@ -26,11 +26,12 @@ class Policy:
     """The effect of an exception in a handler."""
 
     action: str = "raise"
-    """One of `ACTIONS`, after the retries."""
+    """One of `ACTIONS`. If there are retries, it applies when the last retry fails."""
     after: int = 1
-    """The number of failures after which `quarantine` unsubscribes the callback. Earlier ones warn."""
+    """The number of failures after which `quarantine` unsubscribes the callback. Earlier failures log a warning."""
     retries: int = 0
-    """How often the handler is called again at once, before an exception counts as a failure."""
+    """How many times a failed handler is called again, without a pause. The exception counts as a failure after
+    that."""
 
     @property
     def isolates(self) -> bool:
@@ -43,8 +44,11 @@ RAISE = Policy()
 
 
 def quarantine(after: int = 1) -> str:
-    """Return the value of `on_error` that unsubscribes a callback at its n-th failure, and warns of earlier
-    failures."""
+    """Return the value of `on_error` that unsubscribes a callback after a number of failures.
+
+    Args:
+        after: the number of failures. Earlier failures log a warning.
+    """
     return f"quarantine(after={after})"
 
 
@@ -62,7 +66,7 @@ def policy_of(text: Any, label: str) -> Policy:
     """Return the policy that a value of `on_error` names.
 
     Raises:
-        SubscriptionError: for an unknown or incomplete value, with the nearest name.
+        SubscriptionError: for an unknown or incomplete value. The error shows the nearest known name.
     """
     found = _CALL.fullmatch(text) if isinstance(text, str) else None
     name = found["name"] if found else str(text)
@@ -95,14 +99,14 @@ class Budget:
     """How much time the handlers of a callback may take per step."""
 
     amount: float
-    """A share of the time of a step, or seconds."""
+    """A share of the time of a step, or seconds per step. `is_share` says which."""
     is_share: bool
     """Whether `amount` is a share."""
     remedy: str = "warn"
     """One of `REMEDIES`."""
 
     def excess(self, spent: float, elapsed: float, steps: int) -> float:
-        """Return the time spent, divided by the budget.
+        """Return the time spent, divided by the allowed time: above 1, the callback exceeds its budget.
 
         Args:
             spent: the seconds in the handlers.

@@ -1,4 +1,4 @@
-"""Check the settings that every callback has, such as `stage`, `on_error` and `id`, before anything reads them."""
+"""Check the settings that every callback has, such as `stage`, `on_error` and `id`, before the engine reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .trigger_fields import problems_of_triggers
 class _Setting(NamedTuple):
     fits: Callable[[Any], bool]
     takes: str
-    """What the setting takes. It completes the sentence `It takes ...`."""
+    """The values that the setting takes, as text. It completes the sentence `It takes ...`."""
 
 
 def _is_text(value: Any) -> bool:
@@ -48,7 +48,7 @@ _OF_ALL_CLASSES = {
     "before": _Setting(_is_ids, _IDS),
     "after": _Setting(_is_ids, _IDS),
 }
-"""The settings that the bus also reads from an object that does not derive from `Callback`."""
+"""The settings that the bus reads from every object with handlers, not only from a `Callback`."""
 
 _SETTINGS = {
     **_OF_ALL_CLASSES,
@@ -64,7 +64,8 @@ _SETTINGS = {
 }
 
 _TEXTS = ("id", "on_error", "over_budget")
-"""The settings that are texts. A dataclass may declare them as fields, and gives the value to an instance only."""
+"""The settings that are texts. A dataclass may declare them as fields. Then the annotation is checked too, because only
+an instance has the value."""
 
 _METHODS = (
     *("state_dict", "load_state_dict", "migrate", "argument_overrides", "from_arguments", "default_id"),
@@ -74,9 +75,10 @@ _METHODS = (
 
 
 def problems_of_settings(callback: object) -> list[str]:
-    """Return a problem for each setting of a callback that has a value of another kind.
+    """Return a text for each setting of a callback that has a value of the wrong type.
 
-    A class often declares such a name for a purpose of its own, for example a field `id` that holds a number.
+    The usual cause: a class uses the name of a setting for something else, for example a field `id` that holds a
+    number.
     """
     cls, own = type(callback), isinstance(callback, Callback)
     found = []
@@ -106,8 +108,10 @@ _RENAME = " Every callback has the setting `{name}`: if you mean something else,
 
 
 def meaning(callback: object, name: str) -> str:
-    """Return the end of an error about a setting: the advice to rename it, if the class declares it as a field or
-    a method of its own."""
+    """Return the end of an error about a setting: the advice to rename the field or method of the class.
+
+    Empty if the class has no field and no method with the name of the setting.
+    """
     is_own = name in getattr(type(callback), "__dataclass_fields__", ()) or callable(getattr(callback, name, None))
     return _RENAME.format(name=name) if is_own else ""
 
@@ -117,7 +121,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of a field, as text, if it allows no text; empty otherwise."""
+    """Return the annotation of a field if the annotation does not allow a `str`; empty otherwise."""
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):

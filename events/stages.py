@@ -1,4 +1,5 @@
-"""Stages: each handler runs in a named stage, and inside a stage in the order of attachment."""
+"""Stages: each handler runs in a named stage. Inside a stage, handlers run in the order in which callbacks were
+attached."""
 
 from __future__ import annotations
 
@@ -11,18 +12,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stage(IntEnum):
-    """The purpose of a handler. Lower stages run first. The order of the list of callbacks does not matter."""
+    """The purpose of a handler. Stages with lower numbers run first, whatever the order of the list of callbacks."""
 
     PREPARE = 10
-    """Create things: wrap the model, open files, do the work that an event announces."""
+    """Create things: wrap the model, open files, do work that later handlers need."""
     MEASURE = 20
-    """Read the run and write metrics, before callbacks decide from them."""
+    """Read values of the run and write metrics, before callbacks in DECIDE read these metrics."""
     DECIDE = 30
-    """Raise or veto flags of the control. The stage of every callback that sets no stage."""
+    """Request or veto flags of the control. Callbacks that set no stage run in DECIDE."""
     ACT = 40
     """Do the work that a flag requests."""
     REPORT = 50
-    """Report: print, upload, draw. Handlers in REPORT see the values that all other callbacks wrote."""
+    """Print, upload, draw. Handlers in REPORT see all values that callbacks in earlier stages wrote."""
     RELEASE = 60
     """Rotate checkpoints, close files, free memory."""
 
@@ -45,9 +46,10 @@ ORDER_MARK = "__trainbus_order__"
 def order(
     stage: Stage | None = None, *, before: str | Iterable[str] = (), after: str | Iterable[str] = ()
 ) -> Callable[[F], F]:
-    """Mark a handler with its own stage, or with the ids of callbacks it must run before or after.
+    """Give one handler its own stage, or the ids of callbacks that it must run before or after.
 
-    Use it on a method of a callback. It overrides the class attribute `stage` for this event:
+    Use this decorator on a method of a callback. It overrides the class attributes `stage`, `before` and `after` for
+    this event:
 
         class Best(Callback):
             @order(Stage.PREPARE)

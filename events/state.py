@@ -20,23 +20,23 @@ class TrainerState:
     """
 
     epoch: float = 0.0
-    """Epochs done, with the fraction of the current epoch."""
+    """Epochs done, including the fraction of the current epoch."""
     global_step: int = 0
     """Optimizer steps done."""
     max_steps: int = 0
     """Optimizer steps planned for the whole run."""
     logging_steps: float = 500
-    """Steps between logs. A fraction of the run is converted to steps."""
+    """Steps between logs. If the argument is a fraction of the run, this is its value in steps."""
     eval_steps: float = 500
-    """Steps between evaluations. A fraction of the run is converted to steps."""
+    """Steps between evaluations. If the argument is a fraction of the run, this is its value in steps."""
     save_steps: float = 500
-    """Steps between checkpoints. A fraction of the run is converted to steps."""
+    """Steps between checkpoints. If the argument is a fraction of the run, this is its value in steps."""
     train_batch_size: int | None = None
     """Samples per batch on one rank."""
     num_train_epochs: int = 0
     """Epochs planned, rounded up."""
     num_input_tokens_seen: int = 0
-    """Tokens trained on; 0 unless they are counted."""
+    """Tokens trained on; 0 unless the run counts them (argument `include_num_input_tokens_seen`)."""
     total_flos: float = 0.0
     """Floating-point operations of all forward and backward passes; 0 if the model cannot estimate them."""
     log_history: list[dict[str, Any]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class TrainerState:
     best_metric: float | None = None
     """The best value so far of the metric that selects the best model."""
     best_global_step: int | None = None
-    """The step of the best value."""
+    """The step of `best_metric`."""
     best_model_checkpoint: str | None = None
     """The checkpoint folder of the best model."""
     is_local_process_zero: bool = True
@@ -64,11 +64,12 @@ class TrainerState:
     steps_skipped: int = 0
     """Steps in `global_step` whose update was skipped."""
     seconds = 0.0
-    """Wall-clock seconds of training. Includes the earlier sessions of a resumed run. This is not a dataclass field, so
-    a resumed run and an uninterrupted run have equal states."""
+    """Wall-clock seconds of training, including the earlier sessions of a resumed run. It is not a dataclass field. So
+    the states of a resumed run and of an uninterrupted run compare as equal."""
 
     def __post_init__(self) -> None:
-        """Accept None for logs and callback states, and a list of exportable callbacks, as transformers does."""
+        """Accept the same values as transformers: None for `log_history` and `stateful_callbacks`, and a list of
+        callbacks for `stateful_callbacks`."""
         logs: Any = self.log_history
         states: Any = self.stateful_callbacks
         self.log_history = [] if logs is None else logs
@@ -82,7 +83,8 @@ class TrainerState:
         """Set the intervals of logs, evaluations and saves from the arguments, in steps.
 
         Args:
-            args: `logging_steps`, `eval_steps` and `save_steps`. A value below 1 is a fraction of `max_steps`.
+            args: an object with `logging_steps`, `eval_steps` and `save_steps`. A value below 1 is a fraction of
+                `max_steps`.
             max_steps: the steps of the run.
         """
         for name in ("logging_steps", "eval_steps", "save_steps"):
@@ -105,11 +107,11 @@ class TrainerState:
         Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 
         Args:
-            exported: class name -> callback state, for transformers only. transformers requires a state for each of its
+            exported: class name -> callback state. Only transformers reads these: it requires a state for each of its
                 exportable callbacks.
             **further: other values to store under the same key. `flattened` returns them.
         """
-        # A callback may set a number of numpy or torch, which JSON cannot hold.
+        # A callback may set a number of numpy or torch. JSON cannot hold it.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}
         own = {name: values.pop(name) for name in _OWN}
         values["stateful_callbacks"] = {**(exported or {}), **values["stateful_callbacks"], _APART: {**own, **further}}
@@ -123,7 +125,7 @@ class TrainerState:
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
-        """Read a state that `save_to_json` wrote, of this class or of transformers."""
+        """Read a state that `save_to_json` wrote: the method of this class, or the method of transformers."""
         return cls.from_dict(json.loads(Path(json_path).read_text(encoding="utf-8")))
 
 
@@ -131,7 +133,8 @@ _OWN = ("samples_seen", "steps_skipped", "seconds")
 """The attributes that transformers' `TrainerState` does not have. transformers rejects a file with unknown keys."""
 
 _APART = "trainbus"
-"""The key in `stateful_callbacks` under which a file has these attributes. transformers accepts any key there."""
+"""The key in `stateful_callbacks` under which a file stores the attributes `_OWN`. transformers accepts any key
+there."""
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +151,8 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
 def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
     """Return the states of callbacks in the format of transformers: class name -> state.
 
-    If a class has several callbacks, the value is a list of states. Callbacks without the interface of transformers'
-    `ExportableState` are left out.
+    If several callbacks have the same class, the value is a list of their states. Callbacks without the interface of
+    transformers' `ExportableState` are left out.
     """
     found: dict[str, list[Any]] = {}
     for callback in callbacks:

@@ -20,7 +20,8 @@ from .stages import Stage, names
 logger = logging.getLogger(__name__)
 
 FOREIGN_BASE = "TrainerCallback"
-"""The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
+"""The name of the base class of callbacks of transformers, and of libraries that derive from it. These callbacks are
+*foreign*."""
 
 POLICIES, checked_policy, own_events = ACTIONS, policy_of, custom_events.own_events
 """The former names of `ACTIONS`, `policy_of` and `custom_events.own_events`."""
@@ -36,8 +37,10 @@ class Subscriber:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     wanted_id: str | None = None
+    """The id that the callback sets itself; None if it sets none."""
     on_error: str = "raise"
     foreign: bool = False
+    """Whether the callback derives from a class with the name `FOREIGN_BASE`."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """The attributes of the callback when it was attached, before the run changes them."""
 
@@ -45,8 +48,12 @@ class Subscriber:
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """Read the handlers, the stage and the id of a callback.
 
-    Handlers are the `on_*` methods that its class overrides. In a callback of another library, a method that matches no
-    event logs a warning instead of raising an error.
+    Handlers are the `on_*` methods that its class overrides. If such a method matches no event, this is an error. In a
+    callback of another library, it is only a warning.
+
+    Args:
+        callback: the callback.
+        known: the names of all events.
 
     Raises:
         SubscriptionError: if the object is a class, has no handler, has a method that matches no event, or requires
@@ -126,7 +133,7 @@ def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:
     """Check the settings that every callback has, such as `id`, `on_error` and `budget`.
 
     Raises:
-        SubscriptionError: lists each setting with a wrong value, with the remedy.
+        SubscriptionError: if a setting has a wrong value. The error lists all these settings, each with the remedy.
     """
     problems = [problem for callback in callbacks for problem in _problems_of(callback)]
     if problems:
@@ -149,10 +156,10 @@ def _problems_of(callback: Callback) -> Iterator[str]:
 
 
 def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
-    """Return the effect of an exception in a handler of a callback.
+    """Return the policy that the `on_error` of a callback names: the effect of an exception in its handlers.
 
     Raises:
-        SubscriptionError: if `on_error` is none of the known texts.
+        SubscriptionError: if `on_error` is not a known value.
     """
     try:
         return policy_of(on_error, label)
@@ -161,9 +168,10 @@ def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
 
 
 def budget_for(callback: object, owner_id: str) -> Budget | None:
-    """Return the budget of a callback; None if it has none.
+    """Return the time budget of a callback; None if it has none.
 
-    A dataclass may have a field `budget` with another meaning. Only a text is a budget there.
+    A dataclass may have a field `budget` with another meaning. Such a field counts as a time budget only if it is a
+    text.
 
     Raises:
         SubscriptionError: if the text is not a budget.
@@ -180,10 +188,15 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     """Return the id of a subscriber: the requested id, or the name of its class.
 
-    A second subscriber of a class gets the suffix `-2`, a third one `-3`.
+    If another subscriber has this name, the id gets a suffix: `-2`, `-3` and so on.
+
+    Args:
+        subscriber: the callback or function.
+        wanted: the requested id; None if it requests none.
+        taken: the ids of the attached subscribers.
 
     Raises:
-        SubscriptionError: if another subscriber has the wanted id.
+        SubscriptionError: if another subscriber has the requested id.
     """
     if wanted:
         if wanted in taken:
@@ -198,7 +211,7 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
 
 
 def _of_lightning(callback: object) -> str:
-    """Return how to attach a callback of Lightning; empty for another object."""
+    """Return a sentence that says how to attach a callback of Lightning; empty for any other object."""
     tops = {base.__module__.partition(".")[0] for base in type(callback).__mro__}
     name = type(callback).__name__
     return f"It is a callback of Lightning: write Lightning({name}(...))." if tops & _LIGHTNING else ""
@@ -225,7 +238,7 @@ def _base_of(cls: type) -> type | None:
 
 
 def is_same(one: object, other: object) -> bool:
-    """Return whether two subscribers are the same object."""
+    """Return whether two subscribers are the same object, or the same method of the same object."""
     return one is other or (inspect.ismethod(other) and one == other)  # each access to a method creates another object
 
 

@@ -1,11 +1,12 @@
 """Where the time of a run goes: time marks of a step, and the sums of their intervals.
 
-Code that runs in every step makes a mark with `marks += (PART, now())`. That calls no Python function and takes about
-0.1 microseconds. A mark names the work that begins at this moment. So each moment of a run belongs to one part. `fold`
-adds up many marks at once.
+A *part* is a kind of work, such as `forward`. Code that runs in every step makes a mark with `marks += (PART, now())`.
+This calls no Python function and takes about 0.1 microseconds. A mark names the work that begins at this moment, and
+this work ends at the next mark. So each moment of a run belongs to one part. `fold` adds up many marks at once.
 
-Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
-an evaluation, is a level too: all time in the scope belongs to the scope, also the time of handlers.
+Marks nest in levels. The bus opens a level with the mark `CALL`, makes a mark for each handler, and closes the level
+with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. All time in a scope counts for the part of the
+scope, also the time of handlers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ now = perf_counter_ns
 """The time in nanoseconds, from any start."""
 
 STEP = "step"
-"""A step begins: it waits for its first batch."""
+"""The mark that begins a step. The step first waits for its batches."""
 DATA = "wait for data"
 COPY = "copy to device"
 CLIP = "clip"
@@ -43,14 +44,15 @@ PARTS = (
 )
 """All parts of a run, in the order in which a table shows them."""
 RARE = frozenset({LOGS, EVALUATE, SAVES, COLLECT})
-"""Parts that most steps do not have. A step with one of them does not count in medians."""
+"""Parts that most steps do not have. A step with a rare part does not count in medians."""
 
 FULL = 8192
-"""The number of values in `marks` at which the bus folds the complete steps: about 250 of them."""
+"""When `marks` has this number of values (about 250 steps), the bus adds up the marks of the complete steps."""
 SAMPLE = 7
-"""One of this number of ordinary steps is measured by part and handler. The other steps count with their whole time."""
+"""Of this number of ordinary steps, one is measured by part and handler. Of the others, only the whole time is
+measured."""
 KEPT = 512
-"""The number of steps in a median: the last steps that were measured by part."""
+"""The largest number of steps in a median. They are the last steps that were measured by part."""
 
 
 class Scope:
@@ -61,13 +63,14 @@ class Scope:
 
 
 CALL, DONE = object(), object()
-"""`CALL` begins a level, `DONE` ends the innermost level. `CALL` has no time of its own: the first handler follows."""
+"""`CALL` begins a level, and `DONE` ends the innermost level. `CALL` has no time: the mark of a handler follows, and
+has the time."""
 COLLECTION = Scope(COLLECT)
 SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
     **{AGREE: Scope(WAIT)},
 }
-"""Activity -> the scope that gets all time of this activity."""
+"""Activity -> the scope for which all time of this activity counts."""
 
 
 class Sums:
@@ -77,7 +80,8 @@ class Sums:
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
         """Part -> nanoseconds."""
         self.handlers: dict[tuple[str, str], list[float]] = {}
-        """(callback, event) -> nanoseconds and number of calls. Work that the handler started is not included."""
+        """(callback, event) -> nanoseconds and number of calls. The time of work that the handler starts, such as an
+        evaluation, is not included."""
 
     def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
         """Add other sums: their times multiplied by `time`, their numbers of calls multiplied by `calls`."""
@@ -94,7 +98,8 @@ class Timeline:
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
-        """Pairs of a part and its start, in nanoseconds."""
+        """A flat list of marks. Each mark is two values: what begins (a part, a scope or a handler), and the time in
+        nanoseconds."""
         self.opened = False
         """Whether there was a training."""
         self._thread = 0
@@ -104,31 +109,36 @@ class Timeline:
     def _reset(self) -> None:
         self.marks.clear()
         self.ranks: list[dict[str, float]] = []
-        """For each rank: part -> seconds of the median step. Empty until the training ends, and in a single process."""
+        """One dict per rank: part -> seconds of the median step. The list is empty until the training ends, and in a
+        run with a single process."""
         self.rows: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT)
-        """The last measured steps without a rare part: nanoseconds of the step, and of each of its parts."""
+        """The last measured steps without a rare part. For each step: its nanoseconds, and the nanoseconds of each
+        part."""
         self.steps = 0
         """The number of complete steps."""
         self.times: dict[str, int] = dict.fromkeys(PARTS, 0)
-        """Rare part -> how often it began."""
+        """Rare part -> how many times it began."""
         self.stalled = 0.0
-        """Seconds without progress in a part that does not count as waiting, such as `backward`."""
-        self._others, self._ordinary = Sums(), Sums()  # what was added up: steps without a rare part, and all else
+        """Seconds in which the training was stalled, although its part does not count as waiting, such as
+        `backward`."""
+        # The sums so far: `_ordinary` has the measured steps without a rare part, `_others` has everything else.
+        self._others, self._ordinary = Sums(), Sums()
         self._ordinary_steps = 0
-        self._whole_time, self._whole_steps = 0, 0  # of steps that count with their whole time
-        self._looks: list[int] = []  # the places in `marks` of steps that must be added up
+        self._whole_time, self._whole_steps = 0, 0  # for the steps with only their whole time measured
+        self._looks: list[int] = []  # the indices in `marks` at which `look` was called
         self._since_sample = SAMPLE
         self._levels: list[Any] = []
         self._top: Any = ENGINE
         self._scope = ""
         self._since = 0
-        self._between_steps = False  # the last mark that was added up begins a step
+        self._between_steps = False  # whether the last mark that was added up begins a step
         self._row = Sums()
-        self._row_is_rare = True  # the first step prepares much that later steps find ready
+        self._row_is_rare = True  # the first step is not ordinary: it prepares what later steps use
         self._in_step = False
 
     def open(self, activity: Activity) -> None:
-        """Begin the timeline of a training, on this thread. Activities of this thread mark their begin and end."""
+        """Begin the timeline of a training, on this thread. From now on, the activities of this thread make marks when
+        they begin and end."""
         self.close()
         activity.mark = self._mark_activity
         self.opened = True
@@ -159,7 +169,7 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Measure the current step by part, because it is not an ordinary step."""
+        """Measure the current step by part, whatever the sample. Call it for a step that is not ordinary."""
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
@@ -168,7 +178,7 @@ class Timeline:
         found, ordinary = Sums(), self._ordinary
         found.add(self._others)
         found.add(self._row)
-        if self._ordinary_steps:  # steps that count with their whole time are like those that were added up
+        if self._ordinary_steps:  # assume that the steps that were not measured by part had the same proportions
             time = self._whole_time / max(1, sum(ordinary.parts.values()))
             found.add(ordinary, 1 + time, 1 + self._whole_steps / self._ordinary_steps)
         return found
@@ -182,7 +192,8 @@ class Timeline:
             self.marks += (scope if begins else DONE, now())
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        # The younger generations take microseconds. The oldest may take a tenth of a second.
+        # The garbage collector has three generations. Collecting the oldest may take a tenth of a second, the others
+        # take microseconds.
         if info["generation"] == 2 and threading.get_ident() == self._thread:
             self.look()
             self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
@@ -192,7 +203,7 @@ class Timeline:
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up the marks of the complete steps. Those of the current step stay, unless it has very many."""
+        """Add up the marks of the complete steps. The marks of the current step stay, unless there are very many."""
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 
@@ -224,7 +235,7 @@ class Timeline:
     def _add_up(self, taken: list[Any]) -> None:
         parts, handlers, levels = self._row.parts, self._row.handlers, self._levels
         what: Any
-        top: Any = self._top  # a part, a scope, or the list in `handlers` of the handler that runs
+        top: Any = self._top  # what runs: a part, a scope, or, for a handler, its list in `handlers`
         scope, since = self._scope, self._since
         for what, at in zip(taken[::2], taken[1::2]):
             if what is CALL:
@@ -276,7 +287,7 @@ class Timeline:
         self._in_step = True
 
     def end_step(self) -> None:
-        """End the last step, so that it counts although no step follows."""
+        """End the last step, so that it counts although no further step follows."""
         self.fold()
         if self._in_step:
             ended = self._row
@@ -285,7 +296,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Let the handlers that still run add their time to the new row."""
+        """Make the handlers that still run add their time to the new row instead of the ended row."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:

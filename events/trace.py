@@ -1,4 +1,4 @@
-"""Traces: the events that a run announced, as text to read, keep and compare."""
+"""Traces: the events that a run announced, as text that you can read, store and compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the fields of callbacks that hold a trigger, before anything asks them."""
+"""Check the fields of callbacks that hold a trigger, before a run evaluates them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EXAMPLES = 'Pass one, such as every(500), every(1, "epoch"), every("10min") or 
 
 
 def problems_of_triggers(callback: object) -> list[str]:
-    """Return a problem for each dataclass field of a callback that takes a trigger and has another value.
+    """Return a text for each dataclass field of a callback that takes a trigger and has a value of another type.
 
-    A field without a value has no problem, nor has a field with an annotation that cannot be resolved.
+    The check skips fields without a value, and fields whose annotation cannot be resolved.
     """
     found = []
     for each in fields(callback) if is_dataclass(callback) and not isinstance(callback, type) else ():
@@ -36,11 +36,12 @@ def check_triggers(callback: object, *, priced: bool = False, in_steps: bool = F
 
     Args:
         callback: the callback.
-        priced: whether the callback measures the cost of its work, as `every("auto")` needs it.
-        in_steps: whether the callback works in steps only, so that a trigger of epochs is never due.
+        priced: whether the callback measures the cost of its work. `every("auto")` needs this cost.
+        in_steps: whether the callback evaluates its trigger at the end of steps only. A trigger such as
+            `every(1, "epoch")` is never due there.
 
     Raises:
-        ArgumentError: names the field, the fault and the remedy.
+        ArgumentError: if a field has a wrong value. The error names the field, the fault and the remedy.
     """
     if problems := problems_of_triggers(callback):
         raise ArgumentError(" ".join(problems))

@@ -27,11 +27,13 @@ class Moment(NamedTuple):
     seconds: float = 0.0
     """Seconds spent training."""
     last: bool = False
-    """Whether the run ends here: it is complete, or a callback requested a stop. Signals and time limits only pause."""
+    """Whether the run ends here, because it is complete or a callback requested a stop. Signals and time limits only
+    pause the run, so this is False for them."""
     cut: bool = False
     """Whether a stop ended the epoch early. A resumed run continues inside the epoch, and reaches its end."""
     cost: float | None = None
-    """Seconds that the last work of the callback took. Infinity if unknown. None if the callback measures no work."""
+    """Seconds that the last work of the callback took, such as its last save. Infinity if they are not known yet. None
+    if the callback does not measure its work."""
 
 
 class Trigger:
@@ -42,21 +44,23 @@ class Trigger:
         raise NotImplementedError
 
     def due_again(self, now: Moment, before: Moment | None) -> bool:
-        """Return whether the trigger is due `now`, and was not due before in the same step.
+        """Return whether the trigger is due `now`, and was not already due in the same step.
 
-        The end of a step and the end of its epoch are two moments of one step.
+        After the last step of an epoch there are two moments of the same step: the end of the step, and the end of the
+        epoch.
         """
         return (before is None or before.step != now.step) and self.due(now, before)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        """Return a step after `step` before which the trigger is never due; infinity if it is never due again.
+        """Return the next step at which the trigger must be evaluated. Infinity if it is never due again.
 
-        The trigger need not be evaluated until this step. It may be due later than this step.
+        Between `step` and the returned step, the trigger is not due. At the returned step, it need not be due either.
+        Only steps count: the ends of epochs are always evaluated.
         """
         return step + 1
 
     places: ClassVar[frozenset[Place]] = frozenset({"step"})
-    """The ends at which the trigger may be due: of steps, of epochs, or of both."""
+    """The places at which the trigger may be due: the end of a step, the end of an epoch, or both."""
 
     @property
     def clocked(self) -> bool:
@@ -70,7 +74,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether an early stop of the run can make the trigger due before the step that `wakes` returns."""
+        """Whether the trigger can be due before the step that `wakes` returns, because the run stops early."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -82,7 +86,8 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step. In a short run it is due more often, at least `times` times."""
+    """Due at the end of every n-th step, n being `steps`. In a short run, the interval is shorter, so that the trigger
+    is due at least `times` times."""
 
     steps: int
     after: float = 0
@@ -105,7 +110,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at regular intervals that are given as a fraction of the run. The interval in steps is rounded up."""
+    """Due at regular intervals. The interval is a share of the steps of the run, rounded up to whole steps."""
 
     share: float
     after: float = 0
@@ -126,7 +131,8 @@ class EveryShare(Trigger):
 
 @dataclass(frozen=True)
 class EveryEpochs(Trigger):
-    """Due at the end of every n-th epoch. An epoch that a stop cuts short does not end: the resumed run ends it."""
+    """Due at the end of every n-th epoch, n being `epochs`. If a stop cuts an epoch short, the trigger is not due: the
+    resumed run completes the epoch."""
 
     epochs: int
     after: float = 0
@@ -146,7 +152,7 @@ class EveryEpochs(Trigger):
 
 @dataclass(frozen=True)
 class EverySeconds(Trigger):
-    """Due at the end of the first step when n seconds of training have passed since it was last due."""
+    """Due at the end of a step, if `seconds` seconds of training have passed since the trigger was last due."""
 
     seconds: float
     after: float = 0
@@ -165,12 +171,14 @@ class EverySeconds(Trigger):
 
 @dataclass(frozen=True)
 class EveryCost(Trigger):
-    """Due when the cost of the last work is at most a share of the training time since that work."""
+    """Due when enough training time has passed since the last work. Then the cost of this work is at most the share
+    `overhead` of the passed time."""
 
     overhead: float
     """The largest share of the training time that the work may take, above 0 and below 1."""
     after: float = 60
-    """The seconds of training after which the trigger is first due. Before the first work, its cost is unknown."""
+    """The seconds of training after which the trigger is first due. Until the first work is done, its cost is
+    unknown."""
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         if now.cost is None:
@@ -247,7 +255,9 @@ class AtEnd(Trigger):
         return ends and (before is None or before.step != now.step)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        return max(step + 1, max_steps)  # a run that stops earlier still announces the end of an epoch
+        return max(
+            step + 1, max_steps
+        )  # if a run stops earlier, it still announces the end of an epoch, where the trigger is evaluated
 
     @property
     def unforeseen(self) -> bool:
@@ -274,7 +284,7 @@ class Never(Trigger):
 
 
 def alternatives(trigger: Trigger) -> list[Trigger]:
-    """Return the triggers that are joined with `|`."""
+    """Return the triggers that are joined with `|`. For any other trigger, return the trigger itself in a list."""
     if isinstance(trigger, Either):
         return [*alternatives(trigger.left), *alternatives(trigger.right)]
     return [trigger]
@@ -341,7 +351,8 @@ class Both(Trigger):
         return self.left.priced or self.right.priced
 
     def wakes(self, step: int, max_steps: int) -> float:
-        # An early end is also evaluated at the end of the epoch, but there the other side may not be due.
+        # If the run stops early, `at_end()` is due at once. The other side may be due only at the end of this step, not
+        # at the end of the epoch. So such a pair is evaluated at every step.
         sides = (self.left, self.right)
         return max(step + 1 if side.unforeseen else side.wakes(step, max_steps) for side in sides)
 
@@ -358,7 +369,7 @@ def _times(times: int) -> str:
 
 
 def _plain(number: float) -> str:
-    """Return a number as text, a whole one without `.0`."""
+    """Return a number as text. A whole number has no `.0`."""
     return str(int(number)) if number % 1 == 0 else str(number)
 
 

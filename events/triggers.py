@@ -56,7 +56,7 @@ UNITS: dict[str, float] = {
 
 
 class _Default:
-    """Marks `after` as not passed."""
+    """The type of the default of `after`. The default shows that the caller passed no `after`."""
 
     def __repr__(self) -> str:
         return "0"
@@ -76,20 +76,22 @@ def every(
     """Return a trigger that is due at regular intervals.
 
     Args:
-        interval: `50` is every 50 steps, `0.1` every tenth of the run, `"10min"` every ten minutes of training
-            (units `s`, `min`, `h`). `"auto"` chooses the interval from the measured cost of the work: see `overhead`.
-        unit: `"step"`, `"epoch"`, or a unit of time.
-        after: the trigger is not due before this number of steps, epochs or seconds. `unit` says which. Default: 0;
-            60 seconds for `"auto"`.
-        times: for steps, the minimum number of times that the trigger is due in the run. In a short run the interval
-            is shorter than `interval`. Default: no minimum.
-        overhead: the largest share of the training time that the work may take, above 0 and below 1. `"auto"` requires
-            it. With 0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`, `Evaluate` and
-            `Log` measure the cost of their work. The cost of a save in the background includes the time of its thread.
+        interval: `50` means every 50 steps, `0.1` every tenth of the run, and `"10min"` every ten minutes of training.
+            The units of time are `s`, `min` and `h`. `"auto"` chooses the interval from the measured cost of the work:
+            see `overhead`.
+        unit: the unit of a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
+        after: the trigger is not due before this number of steps, epochs or seconds. For an interval of time, the
+            number is in seconds. Default: 0; 60 seconds for `"auto"`.
+        times: only for intervals in steps: the minimum number of times that the trigger is due in the run. If the run
+            is too short for it, the interval becomes shorter. Default: no minimum.
+        overhead: only for `"auto"`, which requires it: the largest share of the training time that the work may take,
+            above 0 and below 1. With 0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`,
+            `Evaluate` and `Log` measure the cost of their work. The cost of a save in the background includes the time
+            of its thread.
 
     Raises:
-        ArgumentError: if the interval is not positive, the unit is unknown, `times` is used with another unit, or
-            `overhead` with another interval.
+        ArgumentError: if the interval is not positive, if the unit is unknown, if `times` is used with another unit
+            than steps, or if `overhead` is used with another interval than `"auto"`.
     """
     if isinstance(interval, str) and interval.strip().lower() == "auto":
         return _priced(unit, after, times, overhead)
@@ -153,8 +155,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due when the run ends. It is not due twice at the same step.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run early. It is not due at a signal or a time
-            limit, because these only pause the run.
+        early: whether the trigger is also due when a callback ends the run early. A signal or a time limit does not end
+            the run: it only pauses the run, so the trigger is not due.
     """
     return AtEnd(early)
 

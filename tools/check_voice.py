@@ -1,4 +1,4 @@
-"""Refuse words of the project's old voice in docs, docstrings, comments, messages and names of tests, and long cells.
+"""Refuse certain words in docs, docstrings, comments, messages and names of tests. Refuse long cells of tables.
 
     python tools/check_voice.py            # every tracked file
     python tools/check_voice.py engine/    # the files below a folder
@@ -26,25 +26,25 @@ PHRASES = (
     *("wherever(?! such)", "whoever", "hence", "thus", "upon", "so many"),
     *("or list `", "builds it, or", "as told", r"(?:is|are) not among (?:them|these)", "what is (?:wrong|due|left)"),
 )
-"""What marks the old voice, as regular expressions. A blank also matches a line break."""
+"""The refused words, as regular expressions. A blank in an expression also matches a line break."""
 
 WORDS = re.compile(
     rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"[^\S\n]*(?:[^\S\n]|\n(?:\s*#)?)[^\S\n]*"), re.IGNORECASE
 )
-"""Any of the phrases. A line break in a comment is followed by `#`."""
+"""Matches any of the phrases, also across a line break. In a comment, `#` may follow the line break."""
 
 NAMES = re.compile(
     r"^[ \t]*(?:async )?def (test(?:_\w+)?_(?:anew|goes_on|gone_on|whoever|whatever|whichever|wherever|nobody|none_but"
     r"|beside|is_told|are_told|asked_for|asks_for|what_is|what_was|who)(?:_\w+)?|test_(?:what|who)_\w+)\(",
     re.MULTILINE,
 )
-"""The names of tests in the old voice."""
+"""Matches refused names of tests."""
 
 CELL_WORDS = 25
 """The most words of a table cell of a page in `docs/`. Code spans do not count."""
 
 EXEMPT = {Path("docs/glossary.md"), Path("tools/check_voice.py")}
-"""Files that list the words."""
+"""Files that are not checked, because they list the words."""
 
 CODE = ("engine", "events", "callbacks", "integrations", "examples", "benchmarks", "tools")
 
@@ -80,7 +80,7 @@ def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
 def long_cells(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each table cell of a page that has more than `CELL_WORDS` words."""
     for number, line in enumerate(next(texts_of_markdown(source))[1].splitlines(), 1):
-        # An escaped bar is no border, in a code span or outside of it. Of a link, the text counts.
+        # An escaped bar does not end a cell. In a link, only the text counts.
         plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "", line.replace("\\|", "")))
         if plain.startswith("|"):
             for cell in plain.split("|"):

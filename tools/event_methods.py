@@ -1,4 +1,5 @@
-"""Generates the modules of event names and event methods, and a stub, from the catalogue. `make docs` writes them."""
+"""Generate `event_names.py`, `event_methods.py` and its stub from the catalogue of events. `make docs` runs this
+file."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NOTICE = "# Generated from events/catalog.py by `make docs`. Change the catalogu
 
 
 def files() -> dict[Path, str]:
-    """Return the whole text of the generated files, by path."""
+    """Return the generated files: path -> text."""
     folder = ROOT / "events"
     return {
         folder / "event_names.py": names(),
@@ -24,7 +25,7 @@ def files() -> dict[Path, str]:
 
 
 def names() -> str:
-    """Return the module with the type of event names."""
+    """Return the text of the module `event_names.py`: the type of event names."""
     literal = "".join(f'    "{event.name}",\n' for event in EVENTS)
     return (
         f'"""EventName: the type of event names."""\n\n{NOTICE}\n'
@@ -34,7 +35,7 @@ def names() -> str:
 
 
 def module() -> str:
-    """Return the module: what runs."""
+    """Return the text of the module `event_methods.py`, which Python runs."""
     parts = [
         f'"""EventMethods: one empty handler per event, the base of every callback."""\n\n{NOTICE}',
         "from __future__ import annotations\n\nfrom typing import Any\n",
@@ -50,12 +51,17 @@ def module() -> str:
 
 
 def stub() -> str:
-    """Return the stub: what editors and type checkers read.
+    """Return the text of the stub `event_methods.pyi`, which editors and type checkers read.
 
-    Python's rules for overriding forbid a handler that takes fewer parameters than its base. So `EventMethods` accepts
-    any handler. For pyright, and the editors built on it, the handlers show their typed parameters; `*_: Any` and
-    `**kwargs: Any` switch the check of overrides off. mypy checks nevertheless, and so sees no parameters. mypy is the
-    tool that takes a constant named MYPY for True. `TypedEventMethods` is checked by both.
+    A type checker reports a method that takes fewer parameters than the method of its base class. A handler names only
+    the parameters that it needs, so the methods of `EventMethods` in the stub must switch this check off:
+
+    - pyright, and the editors that use it, see the typed parameters of each event. `*_: Any` and `**kwargs: Any` switch
+      the check off.
+    - mypy checks in spite of `*_` and `**kwargs`. So it sees `*args: Any, **kwargs: Any` only. The stub uses the
+      constant `MYPY`, which is True for mypy and for no other tool.
+
+    Both tools check the handlers of `TypedEventMethods`.
     """
     params = {param.type for event in EVENTS for param in event.params} | {param.type for param in COMMON}
     paths = {part for type in params for part in type.split(" | ") if part.startswith("trainbus.")}

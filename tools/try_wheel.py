@@ -1,4 +1,4 @@
-"""Install a wheel into a fresh environment and use it there: import it, and run examples/minimal.py.
+"""Install a wheel into a new environment, import it there, and run examples/minimal.py.
 
     python tools/try_wheel.py dist/trainbus-0.1.0-py3-none-any.whl
 
@@ -36,7 +36,8 @@ def main(wheel: Path) -> None:
         empty.mkdir()
         venv.create(environment, with_pip=False)
         python = environment / "bin" / "python"
-        # Python ignores .pth files inside of this folder, so an editable install there is not visible.
+        # Python finds the packages of the folder in this file, but ignores .pth files in that folder. So an editable
+        # install of trainbus there is not visible.
         (site_packages(python) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
         subprocess.run([*pip, "--ignore-installed", str(wheel.resolve())], check=True)

@@ -309,7 +309,7 @@ def __dir__() -> list[str]:
 
 
 class _FormerFinder:
-    """Finds modules under their former paths, and modules whose names changed. The table is in `former.py`."""
+    """Finds modules under their former paths, and modules in which names changed. `former.py` has the tables."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -318,5 +318,6 @@ class _FormerFinder:
         return importlib.import_module(".former", __name__).spec_of(name, path)
 
 
-# First, so that a submodule of a former package is not loaded a second time from the folder of the present one.
+# This finder must be the first. Otherwise Python would load a submodule of a former package a second time, from the
+# folder of the present package.
 sys.meta_path.insert(0, _FormerFinder)

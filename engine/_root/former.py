@@ -325,18 +325,18 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
         "rest": "free_full_weights", "split": "shard_model", "whole": "_gather",
     },
 }  # fmt: skip
-"""Present path -> former name -> where it is now: `NewName` in the same module, or `path.of.module:NewName`."""
+"""Present path -> former name in it -> present place: `NewName` in the same module, or `path.of.module:NewName`."""
 
 
 _IN_PRESENT_PACKAGES = {
     f"{FORMER[parent]}.{child}": FORMER[f"{parent}.{child}"]
     for parent, _, child in (path.rpartition(".") for path in FORMER) if parent in FORMER
 }  # fmt: skip
-"""Former module name in its present package -> present path, for `from former.package import former_module`."""
+"""Former module name in its present package -> present path. `from former.package import former_module` needs it."""
 
 
 class _Alias(Loader):
-    """Gives a former path the module object of its replacement, so classes keep one identity."""
+    """Gives a former path the module object of the present path, so a class is the same object under both paths."""
 
     def __init__(self, present: str) -> None:
         self.present = present
@@ -357,7 +357,7 @@ class _WithFormerNames(Loader):
         self.own = own
 
     def __getattr__(self, name: str) -> Any:
-        if name == "own":  # not set yet, as in a copy
+        if name == "own":  # not set yet, for example while the object is copied
             raise AttributeError(name)
         return getattr(self.own, name)  # such as `get_source` and `get_resource_reader`
 
@@ -383,7 +383,7 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec for an old path, or for a module with old names; None for any other module.
+    """Return the import spec for a former path, or for a module with former names; None for any other module.
 
     Args:
         name: the full name of the module.

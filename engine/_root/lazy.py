@@ -30,8 +30,8 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
 def load(module: str, package: str) -> ModuleType:
     """Import a module of a package, without garbage collections.
 
-    An import makes many objects and frees few. Full collections would look at all objects of torch. This would take a
-    third of the time of `from trainbus import Trainer`.
+    An import creates many objects and frees few. A garbage collection during the import would examine all objects of
+    torch. This would take a third of the time of `from trainbus import Trainer`.
 
     Args:
         module: the name of the module, relative to the package.

@@ -1,7 +1,8 @@
 """A mypy plugin that checks the annotations of handlers against the catalogue of events.
 
-Python's rules for overriding forbid a handler that names only some parameters of its event. So `Callback` accepts any
-handler, and mypy alone does not see a wrong annotation. With this plugin, mypy reports a wrong annotation as an error.
+mypy refuses a method with fewer parameters than the method that it overrides, but a handler names only the parameters
+that it needs. So the handlers of `Callback` are declared to take anything, and mypy alone does not find a wrong
+annotation. With this plugin, mypy reports a wrong annotation as an error.
 Add to the configuration of mypy:
 
     [mypy]
@@ -19,8 +20,8 @@ from mypy.types import CallableType, Instance, NoneType, Type, UnionType, get_pr
 CALLBACK = "trainbus.events.callback.Callback"
 CATALOGUE = "trainbus.events.event_methods.TypedEventMethods"
 NUMBERS = ("builtins.int", "builtins.float", "builtins.complex")
-"""The classes of numbers, from narrow to wide. Where one of them is expected, type checkers also accept each class
-before it (PEP 484)."""
+"""The classes of numbers. Where a class is expected, type checkers also accept the classes before it in this list
+(PEP 484)."""
 
 
 class HandlerPlugin(Plugin):
@@ -72,7 +73,7 @@ def _parameters(function: FuncDef) -> Iterator[tuple[str, Type]]:
 def _accepts(annotation: Type, value: Type) -> bool:
     """Return whether a parameter with this annotation may accept a value of this type.
 
-    Arguments of types, such as `int` in `list[int]`, are not compared.
+    Only classes are compared: `list[int]` counts as `list`.
     """
     annotation, value = get_proper_type(annotation), get_proper_type(value)
     if isinstance(value, UnionType):
@@ -81,7 +82,7 @@ def _accepts(annotation: Type, value: Type) -> bool:
         return any(_accepts(item, value) for item in annotation.items)
     if isinstance(annotation, Instance) and isinstance(value, Instance):
         given, wanted = value.type, annotation.type
-        related = given.has_base(wanted.fullname) or wanted.has_base(given.fullname)  # a subclass is a legal narrowing
+        related = given.has_base(wanted.fullname) or wanted.has_base(given.fullname)  # a subclass is allowed
         numbers = given.fullname in NUMBERS and wanted.fullname in NUMBERS
         return related or numbers or wanted.is_protocol
     if isinstance(annotation, NoneType) or isinstance(value, NoneType):

@@ -1,4 +1,4 @@
-"""Difference: the first event at which two recordings differ. Durations, times and paths are not compared."""
+"""Compare two recordings: find the first event at which they differ. Durations, times and paths are not compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .files import Recording
 from .recorder import Record
 
 _SESSION = frozenset({"on_init_end", "on_setup", "on_load", "on_close", "on_end"})
-"""Events of a session. An interrupted run has more sessions than an uninterrupted one."""
+"""Events that come once per session. They are not compared, because an interrupted run has more sessions than an
+uninterrupted run."""
 
 _SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "on_delete"})
 
@@ -21,19 +22,19 @@ _COMMITS = frozenset({"on_commit"})
 _REQUESTS = frozenset({"request", "withdraw", "veto"})
 
 _AFTER_EVALUATION = frozenset({"on_step_begin", "on_save_due", "on_epoch_end", "on_train_end", "on_exception"})
-"""Events that end an evaluation without an `on_evaluate_end`."""
+"""Events that show that an evaluation has ended, although it had no `on_evaluate_end`."""
 
 _TIMES = ("_runtime", "_per_second", "_seconds", "_time")
-"""Ends of the names of durations in logs and metrics."""
+"""Suffixes of the names of durations in logs and metrics."""
 
 _MEMORY = "_mem_"
-"""A part of the names of measured memory."""
+"""The text that the names of all memory measurements contain."""
 
 _NOT_COMPARED = frozenset({"t", "why", "session", "error"})
-"""Values that are durations, or texts that may hold times and paths."""
+"""Keys of a record whose values are not compared: durations, and texts that may contain times and paths."""
 
 _OF_RANK = frozenset({"batch", "loss", "rng", "rng_batch", "rng_end", "python_rng", "norm"})
-"""Values that differ between ranks of one run."""
+"""Keys of a record whose values differ between the ranks of one run."""
 
 MEANING = {
     "batch": "the data of the batch",
@@ -57,20 +58,20 @@ MEANING = {
 
 @dataclass
 class Difference:
-    """The first difference of two recordings."""
+    """The first difference between two recordings."""
 
     step: int
-    """The current step, or the last complete step."""
+    """The step in progress, or between two steps the last complete step."""
     event: str
     """The event, or the flag that was written."""
     what: str
-    """The kind of the value that differs."""
+    """The value that differs, in words of `MEANING`."""
     one: Any
     """The value in the first recording; None if this recording has ended."""
     other: Any
     """The value in the second recording; None if this recording has ended."""
     before: list[str] = field(default_factory=list)
-    """The last records before the difference, which both recordings have, as text."""
+    """The last three records before the difference, as text. They are equal in both recordings."""
 
     def __str__(self) -> str:
         lines = [f"step {self.step}: {self.what} differs at {self.event}: {self.one} and {self.other}"]
@@ -87,19 +88,19 @@ class Difference:
 
 
 def first_difference(one: Recording, other: Recording) -> Difference | None:
-    """Return the first difference of two recordings; None if the runs are equal.
+    """Return the first difference between two recordings; None if the runs are equal.
 
-    A resumed run is compared as one run with the sessions before it: events of an interruption are left out. Between
-    two ranks, rank-specific values are not compared.
+    The sessions of a resumed run are compared as one run: events that only an interruption causes are left out. If the
+    recordings are of different ranks, values that differ between ranks are not compared.
     """
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)
     between_ranks = one.rank != other.rank
-    # Rank 0 alone deletes checkpoints. A run that was stopped has one more of them, so that it deletes others.
+    # Only rank 0 deletes checkpoints. A stop saves one more checkpoint, so a stopped run deletes other checkpoints.
     left_out = _DELETIONS if between_ranks or _saved_at(one) != _saved_at(other) else frozenset()
-    # A rank records a request of its own clock or signal at once. Other ranks record it at the next exchange.
+    # A rank records a request from its own clock or signal at once. The other ranks record it at the next exchange.
     left_out |= _REQUESTS if between_ranks else frozenset()
-    left_out |= _COMMITS  # only a save in step records it
+    left_out |= _COMMITS  # only a save for which training waits records `on_commit`
     before: list[str] = []
     for left, right in zip_longest(_comparable(one, resumed, left_out), _comparable(other, resumed, left_out)):
         found = _compared(left, right, ignored)
@@ -121,7 +122,8 @@ def _saved_at(recording: Recording) -> set[int]:
 
 
 def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
-    """Yield the places of evaluations that a signal ended early. The next session repeats the whole evaluation."""
+    """Yield the indices of the records of each evaluation that was interrupted. The next session repeats it as a
+    whole."""
     begun = None
     for index, record in enumerate(records):
         event = record.get("e")
@@ -135,14 +137,14 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 
 
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
-    """Yield the records of a run in the form of an uninterrupted run.
+    """Yield the records of a run as an uninterrupted run would have them.
 
-    Each record has the whole state, not only its changes.
+    The end of a step, an evaluation or an epoch, and a log, have the whole state, not only its changes.
 
     Args:
         recording: the recording.
         resumed: the steps at which one of the compared runs resumed.
-        left_out: events, and actions on flags, that are not compared.
+        left_out: names of events and of actions on flags that are not compared.
     """
     session = 0
     state: dict[str, Any] = {}
@@ -155,7 +157,7 @@ def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str
             continue
         if event in left_out or record.get("do") in left_out or (index in left and "e" in record):
             continue
-        # A stop ends the epoch, and the resumed session begins it again.
+        # A stop ends the epoch and saves. The resumed session begins the epoch again.
         if record["s"] in resumed and (
             event in _SAVES or event in _EPOCHS or record.get("f") in ("save", "training_stop")
         ):
@@ -189,7 +191,8 @@ def _compared(left: Record | None, right: Record | None, ignored: frozenset[str]
 
 
 def _values(name: str, left: Any, right: Any) -> tuple[str, str] | None:
-    """Return two values as text if they differ. For dicts, return only the values that differ, without durations."""
+    """Return two values as text if they differ, else None. Of two dicts, only the values that differ are in the text,
+    and durations are ignored."""
     if left == right:
         return None
     if not (isinstance(left, dict) and isinstance(right, dict)):
@@ -227,5 +230,5 @@ def describe(record: Record | None) -> str:
 
 
 def text_of(records: Iterable[Record]) -> str:
-    """Return records as text, one line each."""
+    """Return records as text, one line per record."""
     return "".join(f"{describe(record)}\n" for record in records)

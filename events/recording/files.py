@@ -1,4 +1,4 @@
-"""The file of a recording: JSON lines. The events of an ordinary step share one line."""
+"""The file of a recording, in the format JSON Lines. All events of an ordinary step share one line."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from ..errors import TrainbusError
 from .recorder import Record
 
 VERSION = 1
-"""The version of the format."""
+"""The version of the file format."""
 
 NAME = "events.jsonl"
 """The file of rank 0 in the output folder."""
 
 _LISTED = {"on_batch": ("batch", "rng_batch"), "on_substep_end": ("loss",), "on_gradients": ("loss",)}
-"""Event of a step -> the keys that hold lists in the line of the step. Each record of the event adds one value."""
+"""Event of a step -> keys of the line of the step that hold lists, because the event may come several times in a step.
+Each record of the event adds one value to the list."""
 
 _OF_STEP = {
     "on_step_begin": ("rng",),
     "on_pre_optimizer_step": ("norm",),
     "on_step_end": ("rng_end", "lr", "state"),
 }
-"""Event of a step -> the keys that hold a single value in the line of the step."""
+"""Event of a step -> keys of the line of the step that hold a single value."""
 
 RESTARTS = frozenset(
     {
@@ -49,7 +50,8 @@ def file_name(rank: int) -> str:
 class Encoder:
     """Turns records into lines of JSON.
 
-    It numbers each sequence of events of a step that it has written, and writes a repeated sequence as its number.
+    Most steps have the same sequence of events. The encoder writes each sequence once, with a number. The line of a
+    step has only the number of its sequence.
     """
 
     def __init__(self) -> None:
@@ -57,9 +59,10 @@ class Encoder:
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines of records. In the record of a step, `p` has the events of the step; in its line, a number.
+        """Yield the lines of records.
 
-        The number stands for this sequence of events. An earlier line defines it.
+        The key `p` of the record of a step has the events of the step. In the line of the step, `p` has the number of
+        this sequence of events. An earlier line defines the number.
         """
         for record in records:
             if "p" in record:
@@ -85,7 +88,7 @@ def _line(record: Record) -> str:
 
 
 def written(value: Any) -> Any:
-    """Replace numbers that JSON does not have with strings: `NaN`, `Infinity`, `-Infinity`."""
+    """Return a value in which strings replace the numbers that JSON does not have: `NaN`, `Infinity`, `-Infinity`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -94,7 +97,8 @@ def written(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Return the number for a string that `written` made. Return other values unchanged."""
+    """Undo `written` for one value: return the number for `NaN`, `Infinity` or `-Infinity`, and other values
+    unchanged."""
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
@@ -105,9 +109,10 @@ class Recording:
     path: Path
     """The file."""
     sessions: list[dict[str, Any]] = field(default_factory=list)
-    """The first line of each session."""
+    """The first line of each session, decoded. It has the key `recording`."""
     records: list[Record] = field(default_factory=list)
-    """The records of all sessions in order. The first record of a session has the key `session`: its number."""
+    """The records of all sessions in order. The first record of each session has the key `session` with the index of
+    the session in `sessions`."""
 
     @property
     def rank(self) -> int:
@@ -116,7 +121,7 @@ class Recording:
 
 
 def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
-    """Yield the records that decoded lines stand for. The first line of a session has the key `recording`."""
+    """Yield the records of decoded lines. The line of a step becomes one record for each event of the step."""
     patterns: dict[int, list[str]] = {}
     for line in lines:
         if "recording" in line:
@@ -150,10 +155,14 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
 
 def find(path: Path, rank: int = 0) -> Path:
-    """Return the file of a recording. `place` is the file, or the output folder of a run.
+    """Return the file of a recording.
+
+    Args:
+        path: the file, or the output folder of a run.
+        rank: the rank that wrote the recording, if `path` is a folder.
 
     Raises:
-        RecordingError: if there is none, with the argument that writes one.
+        RecordingError: if there is no recording. The error names the argument that writes one.
     """
     found = path / file_name(rank) if path.is_dir() else path
     if not found.is_file():
@@ -166,10 +175,10 @@ def find(path: Path, rank: int = 0) -> Path:
 def read(path: Path) -> Recording:
     """Read a recording: a file, or the output folder of a run.
 
-    A kill can leave an incomplete last line, which is ignored.
+    A killed process can leave an incomplete last line. This line is ignored.
 
     Raises:
-        RecordingError: if there is none, if a line is not a record, or if a later version wrote it.
+        RecordingError: if there is no recording, if a line is not a record, or if a later version wrote the file.
     """
     path = find(path)
     recording = Recording(path)
@@ -228,8 +237,8 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    The recording keeps the lines up to the last save of this step, because the resumed run announces the later events
-    again. If the step has no save, the recording keeps the lines up to the end of the step.
+    The resumed run announces the events after the save of this step again. So the recording keeps the lines up to the
+    last save of this step. If the step has no save, the recording keeps the lines up to the end of the step.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

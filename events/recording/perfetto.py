@@ -1,4 +1,4 @@
-"""Perfetto: a recording as a trace in Chrome's format, which ui.perfetto.dev and chrome://tracing show."""
+"""Convert a recording to a trace in Chrome's format. ui.perfetto.dev and chrome://tracing show such a trace."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ PARTS = {
     "on_pre_optimizer_step": "update",
     "on_optimizer_step": "after the update",
 }
-"""Event of a step -> the part of the step that begins with it. The next event ends the part."""
+"""Event of a step -> the part of the step that begins with this event. The next event ends the part."""
 
 _COUNTERS = {"lr": "learning rate", "norm": "gradient norm"}
 
 
 def chrome_trace(recordings: Iterable[Recording]) -> dict[str, Any]:
-    """Return a trace of recordings, one process per rank. Times are microseconds since the first session began."""
+    """Return one trace of the recordings of one or more ranks. In the trace, each rank is a process.
+
+    Times are in microseconds since the first session began.
+    """
     recordings = list(recordings)
     began = min((head["time"] for recording in recordings for head in recording.sessions), default=0.0)
     events: list[dict[str, Any]] = []

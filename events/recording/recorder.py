@@ -22,7 +22,7 @@ INSIDE = frozenset(
 _STEPS = INSIDE | {"on_step_begin", "on_step_end"}
 
 REPEATED = frozenset({"on_prediction_step"})
-"""The events that share one record with a count if they repeat."""
+"""Events that share one record if several come in a row. The record has their number, `n`."""
 
 PROGRESS = (
     *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),
@@ -43,33 +43,34 @@ class Recorder(Callback):
     stage = Stage.REPORT
 
     _from: float = 0.0
-    """The time of the start, on the clock of the recorder."""
+    """The time at which the recording started, on the clock of the recorder."""
     _inside = False
     """Whether the run is inside a step."""
     _known: tuple[Any, ...] = ()
-    """The state that was recorded last."""
+    """The values of the state that were recorded last."""
     _open: dict[str, Record]
-    """The newest record of each event, for the handler that adds its values."""
+    """Event -> its newest record. The handler of the event adds values to this record. The key "" has the newest record
+    of all events."""
     _attached: Any = None
-    """The run that the recorder watches; None outside of a recording."""
+    """The run that the recorder watches; None while it does not record."""
 
     def put(self, record: Record) -> None:
-        """Take a record. Handlers may add values to the record until the next step begins."""
+        """Receive a record. A subclass writes it. Handlers may add values to the record until the next step begins."""
         raise NotImplementedError
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return logged values or metrics as values that JSON can hold."""
+        """Return a copy of logged values or metrics. A subclass converts them to values that JSON can hold."""
         return dict(values)
 
     def observe(self, event: str, run: Any, record: Record) -> None:
-        """Add values to the record of an event of a step."""
+        """Add values to the record of an event. The default adds none."""
 
     def clock(self) -> float:
         """Return the time, in seconds."""
         return perf_counter()
 
     def open(self, run: Any) -> None:
-        """Start to record the bus of a run."""
+        """Start to record the events and flags of a run."""
         if self._attached is None:
             self._open, self._inside, self._known = {}, False, ()
             self._from, self._attached = self.clock(), run

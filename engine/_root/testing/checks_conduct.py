@@ -81,7 +81,7 @@ def keeps_arguments(lab: Lab) -> None:
 )
 def closes(lab: Lab) -> None:
     """The callback closes its files, threads and hooks, and resets signal handlers, however the run ends."""
-    kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
+    kept: list[Any] = []  # keeps the callbacks: Python closes a file to which nothing refers
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
@@ -103,7 +103,7 @@ def closes(lab: Lab) -> None:
         trainer.end()
         return [each for each in growth(before, trainer.model) if not _of_library(each, callback)], changed
 
-    left_after(_no_fault, Stopped)  # it creates what stays for the whole process, such as a pool of threads
+    left_after(_no_fault, Stopped)  # the first run creates resources of the whole process, such as a pool of threads
     paths: list[tuple[str, Injector, type[BaseException]]] = [("the end of a run", _no_fault, Stopped)]
     for event in ("on_gradients", "on_prediction_step", "on_save_begin"):
         paths.append((f"an exception in {event}", raise_at(3, event), InjectedFault))
@@ -119,9 +119,10 @@ def closes(lab: Lab) -> None:
 
 
 def _of_library(resource: str, callback: Any) -> bool:
-    """Whether a library that the callback uses set the hook for uncaught exceptions. It sets it for the whole process.
+    """Return whether a resource is the hook for uncaught exceptions, set by a library that the callback uses.
 
-    wandb and `torch.distributed` do so.
+    Libraries such as wandb and `torch.distributed` set this hook for the whole process, so the callback is not at
+    fault.
     """
     return resource.startswith(EXCEPT_HOOK) and not resource.endswith(f" of {package_of(type(callback))}")
 
@@ -136,8 +137,8 @@ class NotedWeights:
     def __init__(self, trainer: Trainer) -> None:
         """Note the weights of a trainer in each step."""
         self.early: set[str] = set()
-        """Names of weights that a step changed before its update, and that the update did not change. A second
-        optimizer or the forward pass trains these weights."""
+        """Names of weights that a step changed before the update of the optimizer, and that this update did not change.
+        For example, a second optimizer or the forward pass trains them."""
         self._last: dict[str, Any] = {}
         self._within: dict[str, Any] = {}
         trainer.on("on_step_begin", self._begin, stage=Stage.PREPARE)
@@ -148,15 +149,15 @@ class NotedWeights:
         """Return the trained weights at the end of the run.
 
         Args:
-            early: the names that an uninterrupted run collected in `early`. In a step that failed, only these weights
-                are already trained.
+            early: the names that a run without a fault collected in `early`. If a step fails before its update, only
+                these weights are already trained.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
         """Return a text about the first weight of a model that differs from `trained(early)`; empty if none differs."""
         trained, left = self.trained(early), weights(model)
-        # Weights that were trained in half precision may come back with more digits.
+        # Weights that were trained in half precision may have a wider dtype after the run.
         return other_weights(
             trained, {name: w.to(trained[name].dtype) if name in trained else w for name, w in left.items()}
         )

@@ -55,12 +55,12 @@ def _rank(lab: Lab) -> dict[str, Any]:
 
 
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
-    """Compare the requests of the callback over the ranks in each step, before the ranks act on different requests.
+    """In each step, compare the requests of the callback between the ranks, before the ranks serve them.
 
-    Without this comparison, one rank could wait for the others until the timeout.
+    Without this comparison, ranks with different requests could wait for each other until the timeout.
     """
     if is_rank_local(callback):
-        return  # the engine makes the ranks agree
+        return  # the ranks may differ: the engine makes them agree on the requests of such a callback
     ids = [name for name, attached in trainer.callbacks.items() if attached is callback]
     seen = {"written": 0}
 

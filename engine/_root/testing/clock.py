@@ -26,7 +26,7 @@ class VirtualClock:
         self.seconds += seconds
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
-        """Let time pass in each step of a trainer, before the callbacks. Return a function that ends this."""
+        """Let time pass at the begin of each step of a trainer. Return a function that ends this."""
         undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
         return undo
 
@@ -34,7 +34,8 @@ class VirtualClock:
     def running(self) -> Iterator[VirtualClock]:
         """Replace the clocks of the module `time` in the block."""
         originals = {name: getattr(time, name) for name in (*CLOCKS, "sleep")}
-        # Whole seconds: with a fraction, the difference of two readings rounds to less than the seconds between them.
+        # Start at whole seconds. With a fraction, the rounding of floats could make a difference of two readings too
+        # small.
         begun = {name: float(int(originals[name]())) for name in CLOCKS}
         for name in CLOCKS:
             setattr(time, name, lambda name=name: begun[name] + self.seconds)

@@ -39,7 +39,7 @@ class Examination:
         """Return the fault that a check finds; empty if the check passes. The first call runs the check.
 
         Raises:
-            NotJudged: if another check failed that this check needs.
+            NotJudged: if this check needs another check, and that check failed.
         """
         for needed in CHECKS[name].needs:
             if self.outcome(needed):

@@ -30,7 +30,7 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
     """Raise an error in a step.
 
     Args:
-        step: the step, from 1. The error is also raised in later steps.
+        step: the first step that fails. The first step of a run is 1. Later steps raise the error too.
         event: the event in which the error is raised, after all handlers of the event. `forward` raises the error in
             the forward pass of the model.
         error: builds the error.
@@ -89,7 +89,7 @@ def _kill_at(step: int, rank: int | None) -> Injector:
             if rank in (None, trainer.args.process_index):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        # On all ranks, because the ranks compare their handlers before the first step.
+        # Subscribed on all ranks, because all ranks must have the same handlers. Only one rank is killed.
         undo: Undo = trainer.on("on_step_end", kill, once=step, stage=Stage.RELEASE, id="fault")
         return undo
 
@@ -98,7 +98,10 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 
 @contextmanager
 def full_disk(folder: Path | str) -> Iterator[None]:
-    """Let every attempt to write a file or make a folder below a given folder fail with "no space left on device"."""
+    """Simulate a full disk below a folder, in a `with` block.
+
+    Every attempt to write a file or make a folder there fails with "no space left on device".
+    """
     below = os.path.abspath(folder)
     opens, makes = builtins.open, os.mkdir
 

@@ -37,7 +37,7 @@ class Lab:
         self.subject = subject
         self.folder = folder
         self.watch: Watch | None = None
-        """What the handlers did in the watched run; None before this run."""
+        """Records what the handlers do in the watched run; None before this run."""
         self.settings = settings()
         """The settings of the process before the first run."""
         self._runs = 0
@@ -115,9 +115,9 @@ def subscriptions(trainer: Trainer, callback: Any) -> list[Subscription]:
 
 
 def around_handlers(trainer: Trainer, callback: Any, wrap: Callable[[Subscription, Callable[[], Any]], Any]) -> None:
-    """Replace each call of a handler of the callback by `wrap(subscription, call)`.
+    """Call `wrap(subscription, call)` in place of each handler of the callback.
 
-    `wrap` must return the result of `call()`.
+    `wrap` calls the handler with `call()`, and returns its result.
     """
     for found in subscriptions(trainer, callback):
         found.call = _wrapped(found, found.call, wrap)

@@ -1,4 +1,4 @@
-"""parametrize_with_checks: one pytest case per callback and check. pytest is imported when it is called."""
+"""parametrize_with_checks: one pytest case per callback and check. pytest is imported at the first call."""
 
 from __future__ import annotations
 

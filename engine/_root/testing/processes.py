@@ -22,18 +22,19 @@ class Ended:
     value: Any = None
     """The return value of the function."""
     error: str = ""
-    """The text of its exception, with the class; empty without one."""
+    """The class and the text of the exception that the function raised; empty if it raised none."""
     trace: str = ""
     """The traceback of the exception."""
     exit_code: int | None = None
-    """The exit code of the process; negative for the number of a signal; None if it was stopped after the timeout."""
+    """The exit code of the process. After a signal it is the negative number of the signal. None if the process was
+    killed because of the timeout."""
 
 
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
-    """Call a function in forked processes that torch.distributed can connect. The function receives the rank.
+    """Call a function in forked processes, with the environment variables with which torch.distributed connects them.
 
-    A fork starts in milliseconds, and the function need not be importable. The system must have `fork`, and this
-    process must not have used CUDA before.
+    A forked process starts in milliseconds, and the function need not be importable. The operating system must have
+    `fork`, and this process must not have used CUDA.
 
     Args:
         function: takes the rank, from 0, and returns a value that can be pickled.

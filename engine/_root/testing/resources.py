@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 EXCEPT_HOOK = "sys.excepthook"
-"""The start of the description of the hook for uncaught exceptions. The package that defines it is at the end."""
+"""The start of the description of the hook for uncaught exceptions. The description ends with the package that defines
+the hook."""
 
 
 def resources(model: nn.Module | None = None) -> Counter[str]:
@@ -40,8 +41,8 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
 def settings() -> Counter[str]:
     """Return the settings of this process that a callback may change: description -> 1.
 
-    A setting keeps its value when it is set a second time. To find a change, compare with the settings before the
-    first run.
+    To find a change, compare with the settings before the first run. Settings before the second run do not help: the
+    first run may already have changed them.
     """
     found: Counter[str] = Counter()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):

@@ -1,4 +1,4 @@
-"""A real small run and its results: events, ledger, logs, metrics and weights."""
+"""Make a real small run, and return its results: events, ledger, logs, metrics and weights."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ class Subject:
     """
 
     make: Callable[..., Any]
-    """A class, or a function that returns a new callback. A parameter `folder` gets a folder to write to."""
+    """A class, or a function that returns a new callback. If the function has a parameter `folder`, it receives a
+    folder to write to."""
     name: str = ""
     """The name in messages and test ids. Default: the name of the class or of the function."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -28,12 +29,12 @@ class Subject:
     budget: float | None = MICROSECONDS
     """The microseconds that the handlers may take per step, on average. None: no limit."""
     reporter: bool | None = None
-    """Whether all handlers of the callback only observe. None: only the handlers in MEASURE and REPORT must observe
-    only."""
+    """Whether the checks demand that all handlers only observe the run. None: they demand it of handlers in MEASURE and
+    REPORT."""
     prints: bool = False
     """Whether the callback may print."""
     writes_weights: bool = False
-    """Whether handlers that observe may change weights, for example to use averaged weights for a while."""
+    """Whether handlers that only observe may change weights, for example to use averaged weights for a while."""
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
     """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)
