@@ -21,7 +21,7 @@ CALLED: dict[str, str] = {
     "_clip_grad_norm": "In each step with `max_grad_norm`, to clip the gradients. Returns their norm.",
     "_determine_best_metric": "After each evaluation of the run. Returns whether its metric is the best so far.",
     "_evaluate": "When an evaluation is due.",
-    "_finish_current_push": "When training ends. The engine waits for pushes in any case.",
+    "_finish_current_push": "When training ends. The engine itself waits for unfinished pushes.",
     "_get_collator_with_removed_columns": (
         "For each loader of a dataset without named columns. Returns the collator of the loader."
     ),
@@ -37,11 +37,11 @@ CALLED: dict[str, str] = {
     "_load_from_checkpoint": "In a resume, to load the weights.",
     "_load_optimizer_and_scheduler": "In a resume, to restore the optimizer and the schedule.",
     "_load_rng_state": "In a resume, to restore the RNG states.",
-    "_load_scaler": "In a resume, after the optimizer. The engine restores the scaler with the optimizer.",
+    "_load_scaler": "In a resume, after the engine has restored the optimizer and the scaler.",
     "_maybe_log_save_evaluate": "After each step and epoch, to log, evaluate and save what is requested.",
     "_move_model_to_device": "When the Trainer receives a model.",
     "_prepare_input": "For each batch. `_prepare_inputs` calls the override.",
-    "_push_from_checkpoint": "After a checkpoint, with `push_to_hub`.",
+    "_push_from_checkpoint": "After a checkpoint is written, with `push_to_hub`.",
     "_remove_unused_columns": "For each loader of a dataset with named columns. Returns the dataset.",
     "_save_checkpoint": "When a checkpoint is due. The files are on disk when `super()._save_checkpoint(...)` returns.",
     "_save_optimizer_and_scheduler": "In each checkpoint, after the model. The engine also writes its own files.",

@@ -27,12 +27,12 @@ NEVER_CALLED: dict[str, str] = {
     "_report_to_hp_search": _SEARCH,
     "_run_epoch": _LOOP,
     "_sync_replicated_trainable_parameters": _WRAPPED,
-    "_track_num_input_tokens": "count in `on_batch`.",
+    "_track_num_input_tokens": "count the tokens in a handler of `on_batch`.",
     "_tune_save_checkpoint": _SEARCH,
     "_update_auto_batch_size": "`auto_find_batch_size` updates `run.train_batch_size`.",
     "propagate_args_to_deepspeed": _RANKS,
     "set_initial_training_values": "`run.plan` has the length of the run. Handle `on_train_begin`.",
-    "store_flos": "`CountFlops` adds to `state.total_flos`. Override `floating_point_ops`.",
+    "store_flos": "override `floating_point_ops`. The callback `CountFlops` adds its values to `state.total_flos`.",
     "torch_jit_model_eval": "use `torch_compile`.",
 }
 """Method of transformers' Trainer that trainbus never calls -> what to use instead."""
@@ -41,7 +41,7 @@ MISSING: dict[str, str] = {
     **NEVER_CALLED,
     "_created_lr_scheduler": "`trainer.lr_scheduler` is None until the schedule exists.",
     "_eval_dataloaders": "`run.eval_dataloader` is the loader of an evaluation.",
-    "_loggers_initialized": "trackers are callbacks.",
+    "_loggers_initialized": "trackers are callbacks, and initialize themselves.",
     "_memory_tracker": "`MemoryMetrics` measures memory.",
     "_loss_shifts_labels": "use `trainer.objective.shifts_labels`.",
     "_mixed_mesh_grads": "tensor parallelism is not supported.",

@@ -32,7 +32,7 @@ LOGS = {
     "logs with a remainder, and evaluations": Case(
         {**steps("log", 5), "eval_strategy": "epoch", "gradient_accumulation_steps": 2, "num_train_epochs": 4},
         MEASURED,
-        about="The remainder is logged before the last evaluation.",
+        about="trainbus logs the last steps before the last evaluation.",
         differs="last window",
     ),
     "logging_steps longer than the run": Case(
@@ -47,7 +47,9 @@ LOGS = {
     ),
     "logs per epoch": Case({"logging_strategy": "epoch"}, QUICK, about="Each of the two epochs is logged."),
     "logs per epoch, last epoch incomplete": Case(
-        {"logging_strategy": "epoch", "max_steps": 8}, QUICK, about="The end of the run ends an epoch."
+        {"logging_strategy": "epoch", "max_steps": 8},
+        QUICK,
+        about="The run ends inside an epoch, and logs the steps of this epoch.",
     ),
     "no logs": Case({"logging_strategy": "no"}, QUICK, about="Only the summary at the end is logged."),
     "first step logged": Case(
@@ -76,7 +78,9 @@ LOGS = {
 
 EVALUATIONS = {
     "evaluation every three steps": Case(
-        steps("evaluate", 3), MEASURED, about="The metrics are in the log in the correct order."
+        steps("evaluate", 3),
+        MEASURED,
+        about="The log has the entries of training and evaluation in the order of transformers.",
     ),
     "evaluation at logging_steps": Case(
         {**steps("log", 4), "eval_strategy": "steps"},
@@ -112,7 +116,7 @@ EVALUATIONS = {
     "evaluation on start": Case(
         {**steps("evaluate", 6), "eval_on_start": True},
         {"compute_metrics": accuracy},
-        about="The first evaluation draws no random numbers.",
+        about="The evaluation before the first step draws no random numbers.",
     ),
     "evaluation only on start": Case(
         {"eval_on_start": True}, MEASURED, about='The evaluation runs, also with `eval_strategy="no"`.'
@@ -191,13 +195,13 @@ BEST = {
         None,
         **{**steps("evaluate", 2), **steps("save", 4)},
         differs="checkpoint of a new best",
-        about="Each new best has a checkpoint.",
+        about="trainbus also saves each new best model between the `save_steps`.",
     ),
     "best model with ratios": best(
         None,
         **{**steps("evaluate", 0.125), **steps("save", 0.25)},
         differs="checkpoint of a new best",
-        about="The intervals are ratios of the run.",
+        about="The intervals are fractions of the run. trainbus also saves each new best model.",
     ),
     "best transformers model": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3, "num_train_epochs": 4},
@@ -229,7 +233,7 @@ BEST = {
     "best model of several datasets": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "metric_for_best_model": "hard_loss", "learning_rate": 0.1},
         {**MEASURED, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}},
-        about="The metric name has the name of the dataset.",
+        about="The name of the metric contains the name of the dataset.",
     ),
     "best model with save_total_limit=2": best(
         None, **BOTH_BY_STEPS, save_total_limit=2, about="The best and the newest checkpoint are kept."

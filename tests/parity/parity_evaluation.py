@@ -70,7 +70,9 @@ EVALUATING = {
         {"compute_metrics": Fresh(BatchwiseAccuracy)},
         batch_eval_metrics=True,
     ),
-    "metrics of every type": kept("The logged metrics are Python numbers.", {"compute_metrics": of_every_type}),
+    "metrics of every type": kept(
+        "Numbers of NumPy and torch are logged as Python numbers.", {"compute_metrics": of_every_type}
+    ),
     "preprocessed predictions": kept(
         "Only the predicted class is kept.", {"preprocess_logits_for_metrics": best_guess}
     ),
@@ -167,7 +169,7 @@ ORDERS = {
     "changes between two trainings": Case(
         {"num_train_epochs": 1},
         {"model": plain()},
-        about="The second training uses the new values and keeps the optimizer.",
+        about="The second training uses the changed arguments and samples, and keeps the optimizer.",
         train=changed,
     ),
     "two trainings": Case(

@@ -41,7 +41,9 @@ LOSSES = {
         about="The loss of a causal model is averaged over the tokens of a step, for any number of tokens per batch.",
     ),
     "token mean without the first token": Case(
-        RAGGED, LLAMA, about="A model that shifts its labels never predicts the first token."
+        RAGGED,
+        LLAMA,
+        about="A model that shifts its labels never predicts the first token, so this token does not count.",
     ),
     "token mean per rank": Case(
         {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="With one process, the results do not change."
@@ -52,7 +54,7 @@ LOSSES = {
     "label smoothing": Case(
         {"label_smoothing_factor": 0.1, "eval_strategy": "epoch"},
         {"compute_metrics": accuracy},
-        about="The classes of a sample are smoothed, in training and in evaluation.",
+        about="The label of a sample is smoothed over all classes, in training and in evaluation.",
     ),
     "label smoothing with accumulation": Case(
         {"label_smoothing_factor": 0.3, "gradient_accumulation_steps": 4},
@@ -94,7 +96,7 @@ LOSSES = {
     "bf16": Case(
         {"bf16": True, "eval_strategy": "epoch"},
         {"compute_metrics": accuracy},
-        about="Operations run in half precision where it is safe.",
+        about="Operations run in half precision where this is safe.",
     ),
     "bf16 with accumulation": Case(
         {"bf16": True, "gradient_accumulation_steps": 3, "max_grad_norm": 0.1}, GPT2, about="The weights stay float32."
@@ -107,7 +109,7 @@ LOSSES = {
     "evaluation in bf16": Case(
         {"bf16_full_eval": True, "num_train_epochs": 1},
         {"compute_metrics": accuracy},
-        about="The weights are converted after training.",
+        about="After training, `evaluate()` and `predict()` convert the weights.",
     ),
     "evaluation in bf16 during training": Case(
         {"bf16_full_eval": True, "eval_strategy": "epoch"},
@@ -161,7 +163,7 @@ MODELS = {
         about="The loss is the first value of the tuple.",
     ),
     "plain model, three values": Case(
-        {"max_steps": 3}, {"model": plain("three")}, about="Predictions are a tuple of the values after the loss."
+        {"max_steps": 3}, {"model": plain("three")}, about="Predictions are a tuple of the two values after the loss."
     ),
     "plain model, ModelOutput": Case(
         {"eval_strategy": "epoch"},
@@ -189,7 +191,7 @@ MODELS = {
     "model with accepts_loss_kwargs=False": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch"},
         {"model": lambda: Anything(counts=False), **POINTS},
-        about="`accepts_loss_kwargs` overrides the signature.",
+        about="The model does not get the number of items, although its `forward` accepts it.",
     ),
     "two kinds of labels": Case(
         {"eval_strategy": "epoch"},

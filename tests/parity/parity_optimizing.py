@@ -44,7 +44,7 @@ SCHEDULES = {
     "linear, warm-up of the whole run": scheduled("linear", "The learning rate never decreases.", 12),
     "linear, warm-up longer than the run": scheduled("linear", "The run ends during the warm-up.", 20),
     "cosine, warm-up of the whole run": scheduled("cosine", "No step is left for the decay.", 12),
-    "polynomial": scheduled("polynomial", "The default power of 1 is a linear decay.", 2),
+    "polynomial": scheduled("polynomial", "The default power is 1, which gives a linear decay.", 2),
     "polynomial with power": scheduled(
         "polynomial", "The power and the final learning rate are options.", 0.2, power=2.0, lr_end=1e-5
     ),
@@ -88,7 +88,10 @@ SCHEDULES = {
         **{"patience": 0, "mode": "max"},
     ),
     "greedy": scheduled(
-        "greedy", "The learning rate increases and decreases with the evaluation loss.", metrics=BY_STEPS, patience=0
+        "greedy",
+        "The evaluation loss decides whether the learning rate increases or decreases.",
+        metrics=BY_STEPS,
+        patience=0,
     ),
     "greedy, smoothed": scheduled(
         *("greedy", "The metric is smoothed, and the learning rate is bounded."),
@@ -126,7 +129,7 @@ OPTIMIZERS = {
     ),
     "Adafactor with weight decay": Case(
         {"optim": "adafactor", "weight_decay": 0.1, "warmup_steps": 2, "learning_rate": 1e-2},
-        about="The learning rate and the weight decay are absolute, not relative.",
+        about="The learning rate of the arguments is used: `relative_step` and `scale_parameter` are off.",
     ),
     "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="The optimizer uses its own defaults."),
     "Adagrad with options": Case(

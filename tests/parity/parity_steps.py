@@ -33,7 +33,9 @@ UNEVEN = {
 }
 
 LENGTH = {
-    "defaults": Case({}, about="The order of samples, dropout, AdamW and the linear schedule are the same by default."),
+    "defaults": Case(
+        {}, about="By default, the order of samples, dropout, AdamW and the linear schedule are as in transformers."
+    ),
     "plain model with defaults": Case(
         {},
         {"model": plain(), "compute_metrics": accuracy},
@@ -62,7 +64,7 @@ LENGTH = {
     "max_steps of two epochs": Case({"max_steps": 12}, about="The end of the run is the end of an epoch."),
     "max_steps with accumulation": Case(
         {"max_steps": 5, "gradient_accumulation_steps": 4},
-        about="The incomplete accumulation at the end of each epoch is a step.",
+        about="The batches that remain at the end of each epoch make a step.",
     ),
     "zero epochs": Case(
         {"num_train_epochs": 0}, {"model": plain()}, about="The run makes no step, and the summary is logged."
@@ -175,7 +177,7 @@ DATA = {
     "random stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Thinned(sentences(TRAIN_ROWS)), "model": plain()},
-        about="Only torch seeds the workers of a stream.",
+        about="torch seeds the workers of a stream. The Trainer does not seed them.",
     ),
     "stream evaluated in workers": Case(
         {"max_steps": 3, "dataloader_num_workers": 2},
@@ -199,7 +201,7 @@ DATA = {
     "dict of a stream and a list": Case(
         {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2},
         {"model": plain(), "eval_dataset": {"stream": Stream(sentences(9, 1)), "list": sentences(5, 2)}},
-        about="Each dataset is read in its own way.",
+        about="An evaluation reads the stream once, and the list in order.",
     ),
     "sequential order with accumulation": Case(
         {"train_sampling_strategy": "sequential", "gradient_accumulation_steps": 3, "max_steps": 5},
@@ -209,7 +211,7 @@ DATA = {
     "token count of a stream": Case(
         {"include_num_input_tokens_seen": "all", "max_steps": 5, "gradient_accumulation_steps": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS))},
-        about="Only the tokens of trained batches count.",
+        about="Batches that were fetched but not trained do not count.",
     ),
     "datasets.Dataset with all columns": Case(
         {"remove_unused_columns": False, "num_train_epochs": 1},
@@ -234,7 +236,7 @@ DATA = {
             "train_dataset": renamed("label", sentences(TRAIN_ROWS)),
             "eval_dataset": renamed("label", sentences(EVAL_ROWS, 1)),
         },
-        about="The collator renames it to `labels`.",
+        about="The collator renames the column to `labels`.",
     ),
     "dataset with set_epoch": Case(
         {"num_train_epochs": 3, "train_sampling_strategy": "sequential"},
@@ -242,12 +244,12 @@ DATA = {
         about="`set_epoch` is called at the beginning of each epoch.",
     ),
     "samples of different lengths": Case(
-        {"eval_strategy": "epoch"}, UNEVEN, about="A tokenizer is enough to get a collator that pads."
+        {"eval_strategy": "epoch"}, UNEVEN, about="If a tokenizer is passed, the default collator pads."
     ),
     "grouped by length": Case(
         {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 2},
         UNEVEN,
-        about="Samples of similar length share a batch. The order within a large window is random.",
+        about="Large random groups of samples are sorted by length, so samples of similar length share a batch.",
         differs="order of predictions",
     ),
     "sequential order": Case(
@@ -261,13 +263,13 @@ DATA = {
             "train_dataset": texts(TRAIN_ROWS),
             "eval_dataset": texts(EVAL_ROWS, 1),
         },
-        about="The length is the length of `input_ids`.",
+        about="The length of a sample is the length of its `input_ids`.",
         differs="order of predictions",
     ),
     "grouped by a length column": Case(
         {"train_sampling_strategy": "group_by_length", "length_column_name": "words"},
         {**UNEVEN, "train_dataset": Fresh(lambda: measured_table(classified(TRAIN_ROWS)))},
-        about="The column gives the lengths, which are not computed again.",
+        about="The lengths come from the column, not from `input_ids`.",
         differs="order of predictions",
     ),
     "token count": Case(
