@@ -276,7 +276,7 @@ def _another(cls: type[Callback], name: str, value: Any) -> Any:
 
 
 @every_callback
-def test_arguments_that_spell_it_exist(cls: type[Callback]) -> None:
+def test_the_arguments_that_a_callback_names_exist(cls: type[Callback]) -> None:
     assert set(cls.arguments) <= {known.name for known in dataclasses.fields(TrainingArguments)}
 
 

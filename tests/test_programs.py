@@ -455,7 +455,7 @@ def test_the_command_line_takes_paddlenlps_arguments() -> None:
 # Transformers' training page.
 
 
-def test_transformers_metrics() -> None:
+def test_the_metrics_program_of_transformers_runs() -> None:
     made = ingredients()
     trainer = run(programs.TRANSFORMERS_METRICS, **made)["trainer"]
     assert 0 <= trainer.evaluate(made["eval_dataset"])["eval_accuracy"] <= 1
@@ -512,7 +512,7 @@ def test_transformers_arguments_are_taken(program: str) -> None:
     assert (args.torch_compile_backend, args.hub_strategy) in (("inductor", "every_save"), (None, "every_save"))
 
 
-def test_transformers_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_program_of_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     made = ingredients() | {"AutoModelForSequenceClassification": AutoModelForSequenceClassification}
@@ -544,7 +544,7 @@ def old_style(cls: type[Trainer], **args: Any) -> Trainer:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_compute_loss_with_model_and_inputs_only(accumulate: int) -> None:
+def test_a_compute_loss_of_transformers_4_trains_the_same_weights(accumulate: int) -> None:
     old = run(programs.TRANSFORMERS_4_LOSS, my_custom_loss=half_squares)["MyTrainer"]
 
     class Modern(Trainer):
@@ -691,7 +691,7 @@ def test_every_method_of_the_page_can_be_overridden_with_its_old_signature() -> 
     assert called == ["predict", "get_test_dataloader", "prediction_step", "compute_loss"]
 
 
-def test_a_training_step_written_in_full_for_transformers_4() -> None:
+def test_a_training_step_of_transformers_4_trains_the_same_weights() -> None:
     class Mine(Trainer):
         def training_step(self, model: Any, inputs: Any) -> Any:
             model.train()
@@ -722,7 +722,7 @@ def test_a_schedule_that_a_callback_would_leave_behind_is_refused() -> None:
         trainer.train()
 
 
-def test_the_command_line_of_transformers_4() -> None:
+def test_the_command_line_of_transformers_4_is_parsed() -> None:
     words = programs.TRANSFORMERS_4_COMMAND_LINE.split()
     with pytest.warns(FutureWarning, match="`fp16_backend` has no effect; remove it"):
         (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", "out", *words])
@@ -731,7 +731,7 @@ def test_the_command_line_of_transformers_4() -> None:
     assert args.fp16
 
 
-def test_the_command_line_of_transformers_4_for_a_script_with_options_of_its_own() -> None:
+def test_a_script_of_transformers_4_keeps_its_own_options() -> None:
     words = programs.TRANSFORMERS_4_SHARDED.split()
     parser = HfArgumentParser(TrainingArguments)
     args, rest = parser.parse_args_into_dataclasses(words, return_remaining_strings=True)

@@ -72,7 +72,7 @@ def test_finetune_trainer_translates_and_keeps_the_embeddings(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", ["sharded_ddp", "deepspeed"])
-def test_finetune_trainer_on_two_processes(tmp_path: Path, way: str) -> None:
+def test_finetune_trainer_trains_on_two_processes(tmp_path: Path, way: str) -> None:
     pytest.importorskip("fairscale" if way == "sharded_ddp" else "deepspeed")
     line = [*TRANSLATION, "--sharded_ddp"] if way == "sharded_ddp" else command("finetune_trainer.py", "torchrun")
     printed = run("finetune_trainer.py", tmp_path, *line, *FEWER, processes=2)

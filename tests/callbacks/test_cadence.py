@@ -66,7 +66,7 @@ def _at(state, step, control):
 
 
 @each_kind
-def test_planned_end_only(tmp_path, kind, event):
+def test_at_end_without_early_ends_skips_an_early_stop(tmp_path, kind, event):
     built = net_trainer(tmp_path, kind(at_end(early=False)))
     built.on("on_step_end", stop_at(3))
     assert steps_of(built, event) == []

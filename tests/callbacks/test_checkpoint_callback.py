@@ -69,7 +69,7 @@ class Veto(Callback):
             control.veto("save", "the disk is full")
 
 
-def test_a_handler_may_forbid_it(tmp_path, caplog):
+def test_a_handler_may_veto_a_save(tmp_path, caplog):
     built = net_trainer(tmp_path, Checkpoint(every(2)), Veto())
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         assert steps_of(built, "on_save") == [2, 6]
@@ -171,7 +171,7 @@ def test_a_step_that_was_saved_before_is_saved_again(tmp_path):
     assert same_weights(load_file(tmp_path / "checkpoint-6" / "model.safetensors"), weights(built.model))
 
 
-def test_two_are_refused(tmp_path):
+def test_two_checkpoint_callbacks_are_refused(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"every\(2\).*every\(3\).*both raise the flag 'save'. Join their triggers with \|"
     ):

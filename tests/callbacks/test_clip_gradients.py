@@ -111,7 +111,7 @@ def test_adaptive_clipping_trains_as_a_raw_loop(tmp_path: Path) -> None:
     assert not same_weights(expected, weights(raw_loop(lambda parameters: None, Still())))
 
 
-def test_small_gradients_and_weights_of_zero() -> None:
+def test_adaptive_scale_keeps_small_gradients_and_clips_at_zero_weights() -> None:
     weight, gradient = torch.ones(2, 3), torch.full((2, 3), 1e-5)
     assert adaptive_scale(weight, gradient, 0.01, 1e-3).eq(1).all()
     assert adaptive_scale(torch.zeros(2, 3), gradient, 0.01, 1e-3).lt(1).all()

@@ -140,7 +140,7 @@ def test_wrong_arguments_are_named(tmp_path, wrong):
         ({"torch_compile_mode": "max-autotune"}, Compile(mode="max-autotune")),
     ],
 )
-def test_arguments_spell_it(tmp_path, arguments, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, expected):
     assert net_trainer(tmp_path, **arguments).callbacks.get("Compile") == expected
 
 

@@ -104,7 +104,7 @@ def test_classes_are_instantiated():
     assert only(compose(args(), [EarlyStopping]), EarlyStopping) == EarlyStopping()
 
 
-def test_two_of_a_kind_stay_two():
+def test_two_callbacks_of_one_class_both_stay():
     first, second = EarlyStopping("loss"), EarlyStopping("score", id="second")
     assert [callback for callback in compose(args(), [first, second]) if isinstance(callback, EarlyStopping)] == [
         first,
@@ -181,7 +181,7 @@ def test_two_processes_train_with_ddp(monkeypatch):
     assert only(compose(args(ddp_bucket_cap_mb=3), []), DDP) == DDP(bucket_cap_mb=3)
 
 
-def test_the_defaults_are_all_that_arguments_can_spell():
+def test_the_defaults_list_every_callback_that_arguments_build():
     """A callback with `from_arguments` that is in no list would silently ignore what the user wrote."""
     spelled = {
         value

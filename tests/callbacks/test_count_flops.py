@@ -41,7 +41,7 @@ def test_counts_equal_transformers(tmp_path):
     assert ours.state.total_flos == theirs.state.total_flos > 0
 
 
-def test_the_formula(tmp_path):
+def test_a_step_counts_six_operations_per_weight_and_token(tmp_path):
     """Six operations per weight outside the embeddings and per token: 4 rows of 6 tokens in each step."""
     model = bert()
     built = net_trainer(tmp_path, model=model, train_dataset=TOKENS[:16], eval_dataset=None, max_steps=4)

@@ -137,5 +137,5 @@ def test_an_unknown_choice_is_refused(tmp_path):
     ("given", "expected"),
     [("no", None), (False, None), (True, CountTokens("all")), ("non_padding", CountTokens("non_padding"))],
 )
-def test_arguments_spell_it(tmp_path, given, expected):
+def test_arguments_build_the_callback(tmp_path, given, expected):
     assert net_trainer(tmp_path, include_num_input_tokens_seen=given).callbacks.get("CountTokens") == expected

@@ -153,7 +153,7 @@ def test_several_gpus_in_one_process_are_all_used(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("gpus", "launched", "options"), [(1, {}, {}), (3, {"LOCAL_RANK": "1"}, {}), (3, {}, {"use_cpu": True})]
 )
-def test_else_a_process_has_one_device(
+def test_one_gpu_a_launcher_or_use_cpu_gives_one_device(
     gpus: int, launched: dict[str, str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     seen_gpus(monkeypatch, gpus)

@@ -45,7 +45,7 @@ NAN, INF = math.nan, math.inf
         ({"patience": 1, "greater": True, "threshold": 0.25}, [0.5, 0.75], ["", "has not improved"]),
     ],
 )  # fmt: skip
-def test_the_rule_by_table(options, values, reasons):
+def test_stops_when_patience_threshold_or_limit_is_exceeded(options, values, reasons):
     rule = StopRule("eval_score", **{"greater": False, **options})
     given = [rule.update(value) for value in values]
     assert [bool(reason) for reason in given] == [bool(reason) for reason in reasons], given
@@ -148,7 +148,7 @@ BEST = {"metric_for_best_model": "score", "eval_strategy": "steps", "eval_steps"
         ({"early_stopping_patience": 4}, [0.5, 0.4, 0.3, 0.2, 0.1], True),
     ],
 )
-def test_as_transformers_spells_it(tmp_path, options, values, greater):
+def test_early_stopping_callback_stops_at_the_step_of_transformers(tmp_path, options, values, greater):
     """Our class of that name, and transformers' own, attached to our trainer, stop at the same step."""
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
     ends = []
@@ -165,7 +165,7 @@ def test_as_transformers_spells_it(tmp_path, options, values, greater):
     assert ends[0] < 8
 
 
-def test_as_transformers_spells_it_an_evaluation_on_start_need_not_be_beaten(tmp_path):
+def test_early_stopping_callback_ignores_an_evaluation_on_start(tmp_path):
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
     for kind in (EarlyStoppingCallback, theirs):
         built = net_trainer(
@@ -194,7 +194,7 @@ def test_small_improvements_add_up_unlike_in_transformers(tmp_path):
     assert ends == {EarlyStoppingCallback: 5, theirs: 3}
 
 
-def test_as_transformers_spells_it_survives_a_resume(tmp_path):
+def test_early_stopping_callback_survives_a_resume(tmp_path):
     def build(values):
         return net_trainer(
             tmp_path, EarlyStoppingCallback(3), **{**BEST, "max_steps": 8}, compute_metrics=scripted(values)
@@ -208,7 +208,7 @@ def test_as_transformers_spells_it_survives_a_resume(tmp_path):
     assert resumed.state.global_step == 4
 
 
-def test_as_transformers_spells_it_needs_the_metric_in_the_arguments(tmp_path):
+def test_early_stopping_callback_needs_a_metric_in_the_arguments(tmp_path):
     with pytest.raises(ArgumentError, match="EarlyStoppingCallback needs `metric_for_best_model`"):
         net_trainer(tmp_path, EarlyStoppingCallback()).train()
 

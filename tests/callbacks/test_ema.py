@@ -49,7 +49,7 @@ def test_the_formula_over_five_steps(tmp_path, options):
     assert options["decay"] == 0.0 or not close(weights(built.model), seen[5])
 
 
-def test_the_average_is_evaluated_and_the_weights_go_on(tmp_path):
+def test_evaluation_uses_the_average_and_training_the_weights(tmp_path):
     def run(*callbacks):
         built = net_trainer(tmp_path, Evaluate(every(2)), *callbacks)
         seen, evaluated = trained_weights(built), {}
@@ -160,7 +160,7 @@ def test_a_run_after_a_failed_one_begins_a_new_average(tmp_path):
     assert close(weights(built.model), average(seen, 0.9, 6))
 
 
-def test_two_are_refused(tmp_path):
+def test_two_ema_callbacks_are_refused(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"EMA\(.*does not work with EMA\(.*only one average can replace the weights"
     ):

@@ -31,7 +31,7 @@ def emptied(monkeypatch):
     ],
     ids=str,
 )
-def test_is_done_when_it_is_due(tmp_path, emptied, trigger, times):
+def test_the_cache_is_emptied_when_the_trigger_is_due(tmp_path, emptied, trigger, times):
     built = net_trainer(tmp_path, EmptyCache(trigger))
     built.train()
     assert len(emptied) == times
@@ -46,7 +46,7 @@ def test_counts_time_from_the_last_time(tmp_path, emptied):
     assert len(emptied) == 1
 
 
-def test_arguments_spell_it(tmp_path):
+def test_arguments_build_the_callback(tmp_path):
     assert net_trainer(tmp_path, torch_empty_cache_steps=5).callbacks["EmptyCache"] == EmptyCache(every(5))
     assert "EmptyCache" not in net_trainer(tmp_path).callbacks
 

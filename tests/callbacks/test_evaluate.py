@@ -15,7 +15,7 @@ def test_evaluates_when_due(tmp_path):
     assert steps_of(net_trainer(tmp_path, Evaluate(every(2))), "on_evaluate_begin") == [2, 4, 6]
 
 
-def test_on_start(tmp_path):
+def test_on_start_evaluates_before_the_first_epoch(tmp_path):
     built = net_trainer(tmp_path, Evaluate(every(4), on_start=True))
     order = []
     for event in ("on_train_begin", "on_evaluate_end", "on_epoch_begin"):
@@ -38,7 +38,7 @@ def _noted(order, event):
         ({"eval_strategy": "steps", "eval_steps": 0.5}, [3, 6]),
     ],
 )
-def test_arguments_spell_it(tmp_path, arguments, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, expected):
     assert steps_of(net_trainer(tmp_path, **arguments), "on_evaluate_begin") == expected
 
 

@@ -126,5 +126,5 @@ def test_unwinds_with_others_that_replace_the_same_forward(tmp_path):
         ),
     ],
 )
-def test_arguments_spell_it(tmp_path, arguments, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, expected):
     assert net_trainer(tmp_path, **arguments).callbacks.get("GradientCheckpointing") == expected

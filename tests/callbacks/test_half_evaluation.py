@@ -113,6 +113,6 @@ def test_wrong_values_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bf16_full_eval", "bf16"), ("fp16_full_eval", "fp16")])
-def test_arguments_spell_it(tmp_path, name, kind):
+def test_arguments_build_the_callback(tmp_path, name, kind):
     assert net_trainer(tmp_path, **{name: True}).callbacks["HalfEvaluation"] == HalfEvaluation(kind)
     assert "HalfEvaluation" not in net_trainer(tmp_path).callbacks

@@ -31,7 +31,7 @@ def masters(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def test_weights_are_halved_and_masters_whole_while_it_trains(tmp_path):
+def test_training_uses_half_weights_and_float32_masters(tmp_path):
     model = Normed()
     built = net_trainer(tmp_path, HalfWeights("bf16"), Evaluate(every(3)), model=model)
     seen = []
@@ -130,7 +130,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, stop):
     assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
-def test_resumes_from_a_checkpoint_of_whole_weights(tmp_path):
+def test_resumes_from_a_checkpoint_of_float32_weights(tmp_path):
     """One that another level wrote: nothing of its digits is lost."""
     first = net_trainer(tmp_path, MixedPrecision(), Checkpoint(every(3)))
     first.on("on_step_end", stop_at(3))
@@ -203,7 +203,7 @@ def test_frozen_weights_stay(tmp_path):
     assert not model.blocks[0].linear.weight.requires_grad
 
 
-def test_accumulates(tmp_path):
+def test_accumulated_gradients_train_like_one_large_batch(tmp_path):
     built = net_trainer(tmp_path, HalfWeights(), gradient_accumulation_steps=2, per_device_train_batch_size=2)
     whole = net_trainer(tmp_path, HalfWeights(), model=(other := Net()))
     for module in (*built.model.modules(), *other.modules()):
@@ -227,7 +227,7 @@ def test_accumulates(tmp_path):
         ({"fp16": True, "fp16_opt_level": "O2", "scale_loss": 512.0}, "HalfWeights", HalfWeights("fp16", 512.0)),
     ],
 )
-def test_arguments_spell_it(tmp_path, arguments, name, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, name, expected):
     assert net_trainer(tmp_path, **arguments).callbacks.get(name) == expected
 
 

@@ -52,7 +52,7 @@ def test_the_flow_in_one_callback_is_that_of_the_four(tmp_path, arguments, max_s
     assert courses[2] == courses[0]
 
 
-def test_it_decides_alone(tmp_path):
+def test_default_flow_callback_alone_decides_when_to_act(tmp_path):
     built = net_trainer(tmp_path, DefaultFlowCallback(), **STEPS)
     assert "StopAtMaxSteps" not in built.callbacks
     assert {built.callbacks[name].trigger for name in ("Log", "Evaluate", "Checkpoint")} == {never()}

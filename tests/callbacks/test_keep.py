@@ -52,7 +52,7 @@ def deleted(
     ],
     ids=repr,
 )
-def test_by_table(keep, pinned, expected):
+def test_each_retention_policy_deletes_the_expected_checkpoints(keep, pinned, expected):
     checkpoints = on_disk(10, 20, 30, 40, 50, metrics={10: 0.1, 20: 0.9, 30: 0.5, 50: 0.2})
     assert deleted(keep, checkpoints, pinned) == expected
 
@@ -82,7 +82,7 @@ def test_minutes_are_those_of_training_and_the_first_of_each_stays():
     assert deleted(Keep(minutes=2, last=2), checkpoints, {2}) == [1, 3, 4, 5]
 
 
-def test_minutes_do_not_depend_on_how_often_the_trigger_is_asked():
+def test_minutes_do_not_depend_on_the_number_of_trigger_calls():
     rule, there = Keep(minutes=1), []
     for step in range(1, 60):
         there.append(Checkpoint(Path(f"checkpoint-{step}"), step, seconds=17.0 * step))

@@ -31,7 +31,7 @@ from trainbus.events import ArgumentError
         (math.inf, 1.0, True, True),
     ],
 )
-def test_improves(value, best, greater, expected):
+def test_only_a_better_finite_value_improves(value, best, greater, expected):
     assert improves(value, best, greater) is expected
 
 
@@ -187,7 +187,7 @@ def test_nan_is_never_best(tmp_path, mode):
     ("metric", "mode", "best"),
     [("score", None, 0.9), ("score", "min", 0.1), ("eval_score", "max", 0.9), ("my_loss", None, 0.1)],
 )
-def test_direction(tmp_path, metric, mode, best):
+def test_mode_or_metric_name_decides_the_best_value(tmp_path, metric, mode, best):
     name = metric.removeprefix("eval_")
     built = net_trainer(
         tmp_path, Evaluate(every(2)), KeepBest(metric, mode, save=False, load_at_end=False),
@@ -303,7 +303,7 @@ def test_evaluating_after_training_changes_nothing(tmp_path):
     assert not built.control.should_save
 
 
-def test_two_are_refused(tmp_path):
+def test_two_keep_best_callbacks_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"KeepBest\(.*does not work with KeepBest\(.*both choose the best model"):
         net_trainer(tmp_path, Evaluate(every(2)), KeepBest("loss"), KeepBest("score", id="second")).train()
 
@@ -329,7 +329,7 @@ def test_equal_directions_in_other_forms_agree():
     ],
     ids=str,
 )
-def test_arguments_spell_it(tmp_path, arguments, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, expected):
     built = net_trainer(tmp_path, eval_strategy="steps", eval_steps=2, **arguments)
     assert built.callbacks.get("KeepBest") == expected
 

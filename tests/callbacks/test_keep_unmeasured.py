@@ -35,6 +35,6 @@ def test_checkpoints_without_the_metric_log_one_warning(
 
 
 @pytest.mark.parametrize("evaluate", [2, 5])
-def test_measured_checkpoints_are_not_told(evaluate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_measured_checkpoints_cause_no_warning(evaluate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_of(tmp_path, every(evaluate), KeepBest(), max_steps=6).train()
     assert "no checkpoint has this metric" not in caplog.text

@@ -46,7 +46,7 @@ def test_means_are_per_step_and_not_per_batch(tmp_path):
     assert logged(built, "loss") == pytest.approx(expected)
 
 
-def test_first_step(tmp_path):
+def test_logging_first_step_logs_after_step_one(tmp_path):
     built = net_trainer(tmp_path, logging_steps=4, logging_first_step=True)
     losses = losses_of(built)
     expected = {1: losses[1], 4: mean(losses, 2, 4), 6: mean(losses, 5, 6)}

@@ -88,7 +88,7 @@ def test_other_systems_report_fewer_numbers(monkeypatch, lines, tmp_path):
     assert lines is None or used["cpu"] == 2 * MEGABYTE
 
 
-def test_arguments_spell_it(tmp_path):
+def test_arguments_build_the_callback(tmp_path):
     assert net_trainer(tmp_path, skip_memory_metrics=False).callbacks["MemoryMetrics"] == MemoryMetrics()
     assert "MemoryMetrics" not in net_trainer(tmp_path).callbacks
 

@@ -26,7 +26,7 @@ def test_the_prefix_may_be_left_out(given, expected):
         ("eval_f1", "min", False),
     ],
 )
-def test_direction(metric, mode, expected):
+def test_metric_name_or_mode_decides_whether_greater_is_better(metric, mode, expected):
     assert greater_is_better(metric, mode) is expected
 
 

@@ -79,6 +79,6 @@ def test_evaluating_after_training_does_not_move_it(tmp_path):
     assert built.optimizer.param_groups[0]["lr"] == 0.08
 
 
-def test_arguments_spell_it(tmp_path):
+def test_arguments_build_the_callback(tmp_path):
     assert "MetricSchedule" not in net_trainer(tmp_path).callbacks
     assert net_trainer(tmp_path, **PLATEAU).callbacks["MetricSchedule"] == MetricSchedule("loss")

@@ -87,7 +87,7 @@ def test_an_unknown_dtype_is_refused():
     ("arguments", "expected"),
     [({}, None), ({"bf16": True}, MixedPrecision("bf16")), ({"fp16": True}, MixedPrecision("fp16"))],
 )
-def test_arguments_spell_it(tmp_path, arguments, expected):
+def test_arguments_build_the_callback(tmp_path, arguments, expected):
     assert net_trainer(tmp_path, **arguments).callbacks.get("MixedPrecision") == expected
 
 

@@ -90,7 +90,7 @@ def test_stops_in_good_order(tmp_path):
     assert same_weights(load_file(tmp_path / "checkpoint-3" / "model.safetensors"), seen[2])
 
 
-def test_a_limit_of_updates_in_a_row(tmp_path):
+def test_more_skips_in_a_row_than_the_limit_raise(tmp_path):
     built = net_trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4))
     seen, _ = watched(built)
     with pytest.raises(NonFiniteError, match="in step 4"):

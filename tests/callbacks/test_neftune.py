@@ -129,6 +129,6 @@ def test_an_invalid_noise_strength_is_refused(tmp_path, alpha):
         net_trainer(tmp_path, neftune_noise_alpha=alpha)
 
 
-def test_arguments_spell_it(tmp_path):
+def test_arguments_build_the_callback(tmp_path):
     assert net_trainer(tmp_path, neftune_noise_alpha=7.0).callbacks["NEFTune"] == NEFTune(7.0)
     assert "NEFTune" not in net_trainer(tmp_path).callbacks

@@ -38,6 +38,6 @@ def test_a_resumed_run_remembers_it(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("callbacks", [[], [Poison(3), NaNGuard("skip")]], ids=["finite", "guarded"])
-def test_nothing_is_said_otherwise(callbacks, tmp_path, capsys):
+def test_finite_or_guarded_runs_print_no_note(callbacks, tmp_path, capsys):
     net_trainer(tmp_path, *callbacks, Progress(bar=False)).train()
     assert NOTE not in capsys.readouterr().out

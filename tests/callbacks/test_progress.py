@@ -112,7 +112,7 @@ def test_no_bar_stays_open_after_a_failure(tmp_path):
 
 
 @pytest.mark.parametrize(("disable", "expected"), [(True, False), (False, True), (None, None)])
-def test_arguments_spell_it(tmp_path, disable, expected):
+def test_arguments_build_the_callback(tmp_path, disable, expected):
     args = net_trainer(tmp_path, Progress(), disable_tqdm=None).args
     args.disable_tqdm = disable
     assert Progress.from_arguments(args) == Progress(bar=expected)
@@ -125,7 +125,7 @@ def test_values_of_any_kind_stay_in_one_line():
     assert line == f"step 7/20  epoch 1  loss 0.25  image Tensor[3, 2]  text a b  long {'x' * 100}..."
 
 
-def test_in_one_line():
+def test_a_log_is_printed_in_one_line():
     state = TrainerState(global_step=7, max_steps=20, epoch=1.23456)
     logs = {"loss": 0.123456789, "epoch": 1.23456, "total_flos": 1e12, "note": "fine", "count": 12345678}
     assert in_one_line(logs, state) == "step 7/20  epoch 1.235  loss 0.1235  note fine  count 12345678"

@@ -167,7 +167,7 @@ def test_an_output_that_cannot_be_is_refused(tmp_path, index):
         net_trainer(tmp_path, past_index=index)
 
 
-def test_arguments_spell_it(tmp_path):
+def test_arguments_build_the_callback(tmp_path):
     assert net_trainer(tmp_path, past_index=2).callbacks["CarryPast"] == RecurrentMemory(2)
     assert "CarryPast" not in net_trainer(tmp_path, past_index=-1).callbacks
 

@@ -88,7 +88,7 @@ class Failing(torch.utils.data.Dataset[Any]):
         return self.rows[index]
 
 
-def test_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_run_resumes_after_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
     options = {"train_sampling_strategy": "sequential"}
     unbroken = net_trainer(tmp_path / "unbroken", train_dataset=Failing(None), max_steps=4, **options)
     unbroken.train()

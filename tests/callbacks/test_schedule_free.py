@@ -121,7 +121,7 @@ def test_there_is_at_most_one_and_zero_for_other_optimizers(tmp_path):
     net_trainer(tmp_path, ScheduleFree(), model=model, optimizers=plain).train()
 
 
-def test_an_evaluation_after_a_training_that_failed(tmp_path):
+def test_a_prediction_after_a_failed_training_uses_eval_mode(tmp_path):
     model = Net()
     built = net_trainer(tmp_path, model=model, optimizers=(adamw(model), None))
 

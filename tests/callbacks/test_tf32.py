@@ -44,7 +44,7 @@ def test_is_set_for_the_run_and_set_back(tmp_path, before, fails):
     assert allowed() == before
 
 
-def test_a_cpu_cannot(tmp_path):
+def test_tf32_on_a_cpu_is_refused(tmp_path):
     before = allowed()
     with pytest.raises(ArgumentError, match=r"`tf32` needs a GPU of the Ampere generation or later, .* on cpu"):
         net_trainer(tmp_path, tf32=True).train()
@@ -52,7 +52,7 @@ def test_a_cpu_cannot(tmp_path):
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, None), (True, TF32()), (False, TF32(False))])
-def test_arguments_spell_it(tmp_path, given, expected):
+def test_arguments_build_the_callback(tmp_path, given, expected):
     assert net_trainer(tmp_path, tf32=given).callbacks.get("TF32") == expected
 
 

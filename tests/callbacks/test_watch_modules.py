@@ -49,7 +49,7 @@ def test_it_logs_what_hooks_measure(tmp_path: Path) -> None:
     assert "activations/blocks.0.linear/mean" in found[2]
 
 
-def test_a_part_of_the_model_without_activations(tmp_path: Path) -> None:
+def test_only_the_chosen_modules_and_values_are_logged(tmp_path: Path) -> None:
     trainer = net_trainer(tmp_path, WatchModules(every(1), modules="head", activations=False), max_steps=1)
     trainer.train()
     assert logged(trainer)[1].keys() == {"gradients/head", "weights/head"}

@@ -14,7 +14,7 @@ from trainbus import Evaluate, WatchNumbers, every
 from trainbus.events import ArgumentError, NonFiniteError
 
 
-def test_a_sound_run_is_as_without_it(tmp_path):
+def test_watching_does_not_change_a_finite_run(tmp_path):
     plain = net_trainer(tmp_path, Evaluate(every(3)))
     plain.train()
     watched = net_trainer(tmp_path, WatchNumbers(), Evaluate(every(3)))
@@ -118,6 +118,6 @@ def test_wrong_values_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["underflow_overflow", ["underflow_overflow"]])
-def test_arguments_spell_it(tmp_path, given):
+def test_arguments_build_the_callback(tmp_path, given):
     assert net_trainer(tmp_path, debug=given).callbacks["WatchNumbers"] == WatchNumbers()
     assert "WatchNumbers" not in net_trainer(tmp_path, debug="").callbacks

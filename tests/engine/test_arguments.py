@@ -673,7 +673,7 @@ def test_the_launcher_sets_the_rank(monkeypatch):
         (3, 1, {"log_on_each_node": False, "save_on_each_node": True}, False, False),
     ],
 )
-def test_ranks_that_print_and_save(monkeypatch, rank, local_rank, values, logs, saves):
+def test_each_rank_logs_and_saves_as_the_arguments_say(monkeypatch, rank, local_rank, values, logs, saves):
     """Of four processes on two machines."""
     for name, value in (("WORLD_SIZE", 4), ("RANK", rank), ("LOCAL_RANK", local_rank)):
         monkeypatch.setenv(name, str(value))

@@ -106,7 +106,7 @@ def test_a_resumed_run_begins_with_the_size_that_was_found(tmp_path):
     assert same_weights(weights(resumed.model), weights(found.model))
 
 
-def test_not_a_single_row(tmp_path):
+def test_an_error_says_that_no_batch_size_fits(tmp_path):
     built = regression_trainer(
         tmp_path, Hungry(0), args={"per_device_train_batch_size": 3, "auto_find_batch_size": True}
     )

@@ -352,7 +352,7 @@ def test_a_batch_shares_no_memory_with_the_table():
     assert dataset[1] == {"x": [3.0, 4.0, 5.0], "label": 1}
 
 
-def test_a_library_that_behaves_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+def test_a_tokenizer_that_pads_differently_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: Any):
     monkeypatch.setattr(rows_module, "_PROVED", {})
     base = transformers.PreTrainedTokenizerBase
     pad = base._pad

@@ -101,7 +101,7 @@ def test_a_closed_output_pipe_is_no_error(tmp_path):
     assert program.returncode == 0
 
 
-def test_an_empty_folder_and_a_wrong_one(tmp_path, said, capsys):
+def test_listing_an_empty_or_missing_folder_says_so(tmp_path, said, capsys):
     assert said(tmp_path) == (0, [f"There are no checkpoints in {tmp_path}."])
     with pytest.raises(SystemExit) as ended:
         main(["checkpoints", "list", str(tmp_path / "nowhere")])

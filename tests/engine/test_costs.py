@@ -262,7 +262,7 @@ def stepped(steps: int, often: int = 0) -> tuple[Timeline, Sums, int]:
     return timeline, sums, at
 
 
-def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
+def test_sampled_steps_represent_the_others_and_rare_ones_are_exact() -> None:
     timeline, sums, at = stepped(1000)
     assert timeline.steps == 1000
     assert timeline.times[EVALUATE] == 10

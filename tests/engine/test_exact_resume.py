@@ -14,12 +14,12 @@ from trainbus import default_data_collator
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("collator", COLLATORS)
 @pytest.mark.parametrize("data", DATA)
-def test_at_every_step(data: str, collator: str, accumulate: int, tmp_path: Path) -> None:
+def test_a_resume_at_every_step_is_exact(data: str, collator: str, accumulate: int, tmp_path: Path) -> None:
     assert mismatches(tmp_path, data=data, collator=collator, accumulate=accumulate) == []
 
 
 @pytest.mark.parametrize("collator", COLLATORS)
-def test_with_workers(collator: str, tmp_path: Path) -> None:
+def test_a_resume_with_workers_is_exact(collator: str, tmp_path: Path) -> None:
     # Before and after each worker has made its first batch of an epoch, at the end of one, and in the second.
     assert mismatches(tmp_path, [1, 2, 5, 6, 9], data="rows", collator=collator, workers=2) == []
 
@@ -29,7 +29,7 @@ def test_with_workers_that_read_a_stream(data: str, tmp_path: Path) -> None:
     assert mismatches(tmp_path, [3, 8], data=data, collator="torch", workers=2) == []
 
 
-def test_with_workers_that_stay(tmp_path: Path) -> None:
+def test_a_resume_with_persistent_workers_is_exact(tmp_path: Path) -> None:
     setting = {"data": "rows", "collator": "numpy", "workers": 2, "dataloader_persistent_workers": True}
     assert mismatches(tmp_path, [4, 6, 8], **setting) == []
 

@@ -126,7 +126,7 @@ def test_a_random_collator_equals_transformers(step: int, tmp_path: Path):
 
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(900)
-def test_two_processes_go_on_each_with_its_own_random_states(tmp_path: Path):
+def test_each_of_two_processes_restores_its_own_random_states(tmp_path: Path):
     run_on_two(Path(__file__).with_name("foreign_program.py"), tmp_path, timeout=150, imported=HUGGING_FACE)
     assert json.loads((tmp_path / "found.json").read_text()) == {"2": True, "4": True, "7": True}
 

@@ -87,7 +87,7 @@ def test_an_untrained_module_of_a_loss_function_logs_one_warning(loss, tmp_path,
     assert caplog.text.count(WARNING) == 1
 
 
-def test_a_module_that_is_trained_or_frozen_is_not_told(tmp_path, caplog):
+def test_a_trained_or_frozen_module_causes_no_warning(tmp_path, caplog):
     model, frozen = Logits(), nn.Linear(1, 1).requires_grad_(False)
     model.head = nn.Linear(1, 1)
     held = nn.Linear(1, 1)

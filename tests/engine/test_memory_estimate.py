@@ -100,7 +100,7 @@ def test_recomputed_layers_keep_their_input():
         ("stage 3 offload", 0, 8 / 32 + 8 / 32),
     ],
 )
-def test_memory_of_each_variant(name, kept, peak):
+def test_each_variant_needs_the_memory_of_its_formula(name, kept, peak):
     needed = found(name)
     assert (needed.between_steps, needed.peak) == (pytest.approx(kept), pytest.approx(peak))
 
@@ -197,7 +197,7 @@ def test_offloaded_state_must_fit_host_memory():
     assert fitting == {2000: ["stage 3 offload", "DeepSpeed 3 offload"], 1000: []}
 
 
-def test_how_many_gpus_it_takes():
+def test_gpus_needed_finds_the_smallest_number_that_fits():
     workload = Workload(params=70e9, gpus=8, node_memory=500)
     gpus, variant = gpus_needed(workload)
     assert (gpus, variant.name) == (32, "stage 3 half")
@@ -205,7 +205,7 @@ def test_how_many_gpus_it_takes():
     assert gpus_needed(replace(workload, layers=80, hidden=8192, sequence=100_000)) is None
 
 
-def test_every_spelling_is_one_that_the_arguments_take(tmp_path):
+def test_arguments_accept_each_variant(tmp_path):
     workload = Workload(params=1e9, gpus=16, optimizer="adafactor", accumulate=2, recompute=True)
     fp32 = replace(workload, precision="fp32")
     for variant, asked in [
@@ -223,7 +223,7 @@ def test_every_spelling_is_one_that_the_arguments_take(tmp_path):
     ("gpus", "words"),
     [(1, "python train.py"), (4, "--standalone --nproc_per_node=4"), (16, "--nnodes=2 --nproc_per_node=8")],
 )
-def test_how_it_is_started(gpus, words):
+def test_launch_command_fits_the_number_of_gpus(gpus, words):
     assert words in launch_command(Workload(params=1e9, gpus=gpus))
 
 

@@ -123,7 +123,7 @@ def test_other_data_between_evaluations_change_no_decision(tmp_path: Path) -> No
     assert (run.state.global_step, run.state.best_global_step) == (6, 3)
 
 
-def test_other_data_decide_under_a_name_of_their_own(tmp_path: Path) -> None:
+def test_metrics_of_other_data_decide_under_their_own_names(tmp_path: Path) -> None:
     run = run_of(tmp_path, EarlyStopping("train_score", patience=2, mode="min"))
 
     def also(run: Any) -> None:

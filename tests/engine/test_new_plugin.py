@@ -111,11 +111,11 @@ def test_a_package_builds_passes_its_tests_and_mypy(packages: Path, kind: str, t
 @pytest.mark.parametrize(
     ("name", "module"), [("damp-spikes", "damp_spikes"), ("Damp_Spikes", "damp_spikes"), ("a.b", "a_b")]
 )
-def test_the_name_of_the_module(name: str, module: str) -> None:
+def test_a_plugin_name_gives_the_module_name(name: str, module: str) -> None:
     assert checked_module(name) == module
 
 
-def test_the_name_of_the_class() -> None:
+def test_a_plugin_name_gives_the_class_name() -> None:
     assert class_name("skip_spikes") == "SkipSpikes"
 
 

@@ -422,7 +422,7 @@ def test_a_missing_package_is_named_with_its_remedy(name, monkeypatch):
     assert spec.package in str(caught.value)
 
 
-def test_the_message_for_bitsandbytes(monkeypatch):
+def test_a_missing_bitsandbytes_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(MissingExtra) as caught:
         build_optimizer("adamw_bnb_8bit", parameter_groups(tagger(), 0.0), lr=0.1)

@@ -99,7 +99,7 @@ def test_a_number_of_steps_stays_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1.5, 4 + 3 + 6), (0.9, 4 + 2)])
-def test_a_part_of_an_epoch(epochs: float, steps: int, tmp_path: Path) -> None:
+def test_a_fractional_epoch_keeps_its_length_with_another_batch_size(epochs: float, steps: int, tmp_path: Path) -> None:
     first, _ = run(tmp_path, 4, num_train_epochs=epochs)
     first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=4)
     first.train()

@@ -442,7 +442,7 @@ def test_of_two_names_of_an_argument_the_last_flag_wins():
     assert args.eval_strategy == IntervalStrategy.EPOCH
 
 
-def test_a_field_of_another_dataclass_goes_before_another_name_of_an_argument():
+def test_a_field_of_another_dataclass_wins_over_an_alias():
     @dataclass
     class Mine:
         recompute: int = 0

@@ -90,7 +90,7 @@ WORKERS = {
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # where there is one processor only
 @pytest.mark.parametrize("changed", ["world", "size", "both"])
 @pytest.mark.parametrize("name", WORKERS)
-def test_workers_go_on_with_their_rows(name: str, changed: str, caplog: pytest.LogCaptureFixture):
+def test_workers_continue_with_their_own_rows(name: str, changed: str, caplog: pytest.LogCaptureFixture):
     kind, workers = WORKERS[name]
     worlds = (2, 2, 2) if changed == "size" or kind == "own shards" else (1, 2, 1)
     sizes = (4, 4, 4) if changed == "world" else (4, 6, 4)
@@ -217,7 +217,9 @@ CHAINS = {
 
 @pytest.mark.parametrize("kind", ["rows", "grouped", "sized", "stream"])
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-def test_a_run_in_parts_is_whole(chain: list[tuple[int, int, int | None]], kind: str, tmp_path: Path):
+def test_a_run_in_several_sessions_takes_every_row_once_per_epoch(
+    chain: list[tuple[int, int, int | None]], kind: str, tmp_path: Path
+):
     length = {"max_steps": 60} if kind == "stream" else {"num_train_epochs": 2}
     seen: dict[int, list[int]] = {}
     planned: list[int] = []

@@ -64,7 +64,7 @@ def as_text(values: Any) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_at_every_step(way: str, tmp_path: Path):
+def test_a_resume_at_every_step_is_exact_in_each_precision(way: str, tmp_path: Path):
     whole = run_of(tmp_path / "whole", way, save_strategy="steps", save_steps=1)
     whole.train()
     for step in range(1, STEPS):

@@ -41,7 +41,7 @@ def test_all_ranks_get_one_name_that_is_new_in_each_attempt() -> None:
     assert len({attempt[0] for attempt in names}) == 4
 
 
-def test_keys_of_an_earlier_attempt_do_not_stand_for_a_late_rank() -> None:
+def test_keys_of_an_earlier_attempt_do_not_replace_a_late_rank() -> None:
     store = dist.HashStore()
     first = at_once(3, lambda rank: join_attempt(store, rank, 3, 30.0))
 

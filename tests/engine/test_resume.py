@@ -289,7 +289,7 @@ def test_a_checkpoint_of_the_model_only_holds_no_more(tmp_path: Path):
         make(tmp_path).train(resume_from_checkpoint=True)
 
 
-def test_a_checkpoint_is_there_as_a_whole_when_on_save_is_heard(tmp_path: Path):
+def test_a_checkpoint_is_complete_when_on_save_is_announced(tmp_path: Path):
     seen: list[tuple[str, bool]] = []
     run = make(tmp_path, args={"max_steps": 1})
     run.on("on_save_begin", lambda checkpoint: seen.append(("on_save_begin", checkpoint.path.is_dir())), id="before")

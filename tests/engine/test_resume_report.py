@@ -75,7 +75,7 @@ def resumed(saved: Path, folder: Path, *callbacks: Callback) -> Any:
     return trainer
 
 
-def test_restored_migrated_orphaned_and_new(saved: Path, tmp_path: Path, caplog: Any) -> None:
+def test_the_report_lists_restored_migrated_orphaned_and_new_states(saved: Path, tmp_path: Path, caplog: Any) -> None:
     ema, mine = EMA(0.5), Counter2()
     with caplog.at_level(logging.INFO, logger="trainbus"):
         trainer = resumed(saved, tmp_path, mine, ema)

@@ -212,7 +212,7 @@ def test_factors_pickle(name):
     assert pickle.loads(pickle.dumps(factor))(3) == factor(3)
 
 
-def test_callbacks_that_need_a_metric():
+def test_needs_metric_finds_schedules_that_step_with_a_metric():
     optimizer = make_optimizer()
     for name in SCHEDULES:
         scheduler = get_scheduler(name, make_optimizer(), 1, 10, **SETTINGS.get(name, [{}])[0])

@@ -208,7 +208,7 @@ def test_weights_metrics_and_predictions_match_transformers(tmp_path: Path, name
     ],
     ids=str,
 )
-def test_generation_options_of_a_call(tmp_path: Path, options: dict[str, Any]):
+def test_generation_options_of_a_call_override_the_arguments(tmp_path: Path, options: dict[str, Any]):
     def do(run: Any) -> Any:
         return run.evaluate(**options), run.predict(pairs(12, 2), **options), run.evaluate(metric_key_prefix="again")
 
@@ -220,7 +220,7 @@ def test_generation_options_of_a_call(tmp_path: Path, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_samples_without_labels(tmp_path: Path, beams: int):
+def test_samples_without_labels_are_predicted(tmp_path: Path, beams: int):
     args = {"predict_with_generate": True, "generation_num_beams": beams}
     (_, expected), (_, got) = both(
         tmp_path,
@@ -271,7 +271,7 @@ def test_padding_token_comes_from_the_processing_class(tmp_path: Path, tokenizer
 
 
 @pytest.mark.parametrize("ours_is", [Path, str, "file"])
-def test_generation_config_from_a_path(tmp_path: Path, ours_is: Any):
+def test_a_generation_config_is_loaded_from_a_path(tmp_path: Path, ours_is: Any):
     saved = transformers.GenerationConfig(max_length=8, num_beams=2, decoder_start_token_id=0, pad_token_id=0)
     saved.save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "generation_config.json" if ours_is == "file" else ours_is(tmp_path / "saved")

@@ -59,7 +59,7 @@ def test_stop_iteration_in_an_evaluation_is_an_error(tmp_path: Path) -> None:
         regression_trainer(tmp_path, eval_dataset=Ending(3)).evaluate()
 
 
-def test_all_rows_are_no_error(tmp_path: Path) -> None:
+def test_data_of_the_announced_length_trains_to_the_end(tmp_path: Path) -> None:
     run = regression_trainer(tmp_path, train_dataset=Ending(-1), args={"dataloader_num_workers": 2})
     run.train()
     assert run.state.global_step == 10

@@ -121,7 +121,7 @@ def test_unsharded_weights_are_in_one_file():
     assert files_of_rank("it.safetensors", tensors, metadata, 1, 2) == {"it.safetensors": (tensors, metadata)}
 
 
-def test_a_whole_tensor_stays_unchanged_next_to_a_whole_one():
+def test_an_unsharded_tensor_is_returned_unchanged():
     assert fitted(VALUES["odd"], VALUES["odd"]) is VALUES["odd"]
     assert fitted(None, VALUES["odd"]) is None
 
@@ -135,5 +135,5 @@ def test_a_whole_tensor_stays_unchanged_next_to_a_whole_one():
         (Region((), ()), Region((), ()), Region((), ())),
     ],
 )
-def test_boxes_overlap(one, other, common):
+def test_overlap_returns_the_common_region(one, other, common):
     assert one.overlap(other) == other.overlap(one) == common

@@ -80,7 +80,7 @@ def test_every_word_of_the_arguments_is_known_to_the_parser() -> None:
 
 
 @every_spelling
-def test_spelling_selects_its_strategy(strategy: Strategy, text: str) -> None:
+def test_documented_arguments_select_their_strategy(strategy: Strategy, text: str) -> None:
     args = arguments(text)
     assert args.sharding_strategy is strategy
     assert args.way_to_shard == strategy.row.name
@@ -102,13 +102,13 @@ def test_spelling_selects_its_strategy(strategy: Strategy, text: str) -> None:
         ("sharding_degree=-1", "DDP"),
     ],
 )
-def test_other_spellings_select_a_strategy_too(text: str, name: str) -> None:
+def test_other_values_of_the_arguments_select_a_strategy(text: str, name: str) -> None:
     assert arguments(text).sharding_strategy is Strategy[name]
 
 
 @pytest.mark.usefixtures("several")
 @every_spelling
-def test_callback_of_the_row_is_built_from_the_spelling(strategy: Strategy, text: str) -> None:
+def test_documented_arguments_build_the_callback_of_the_row(strategy: Strategy, text: str) -> None:
     row = strategy.row
     module, _, name = row.callback.rpartition(".")
     if row.integration:

@@ -269,7 +269,7 @@ def test_every_attribute_of_transformers_exists_or_names_its_replacement(tmp_pat
         assert MISSING[name] in str(raised.value)
 
 
-def test_other_attributes_are_missed_as_ever(tmp_path):
+def test_unknown_attributes_raise_attribute_error(tmp_path):
     class Broken(trainbus.Trainer):
         @property
         def wrong(self):

@@ -100,7 +100,7 @@ def test_a_field_of_the_manifest_of_another_type_or_out_of_its_range_is_named(fo
         chosen(folder.parent, folder)
 
 
-def test_a_field_that_is_not_there_is_missed_where_all_formats_have_it(folder: Path):
+def test_a_missing_required_field_is_named(folder: Path):
     path = folder / "manifest.json"
     whole = json.loads(path.read_text())
     for name, expected in (("format_version", "its 'format_version' is None"), ("files", "it has no 'files'")):
@@ -207,7 +207,7 @@ def test_checkpoints_without_a_file_list_resume(tmp_path: Path, wanted: Any):
     assert same_weights(weights(run.model), weights(unbroken.model))
 
 
-def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path):
+def test_missing_files_are_found_without_a_list_of_files(tmp_path: Path):
     saving(tmp_path, 1).train()
     folder = tmp_path / "checkpoint-1"
     of_the_first_format(folder)

@@ -192,7 +192,7 @@ def test_refused_callback_leaves_no_trace(bus):
     assert not bus.hears("on_log")
 
 
-def test_defaults_of_a_callback():
+def test_a_callback_without_overrides_has_the_defaults():
     quiet = Quiet()
     assert quiet.from_arguments(None) is None
     assert quiet.state_dict() == {}

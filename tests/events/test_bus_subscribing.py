@@ -34,7 +34,7 @@ def test_handlers_stay_subscribed_without_other_references(bus, heard):
     assert heard == 2 * ["callback", "method", "lambda", "third party"]
 
 
-def test_detached_hearers_are_let_go(bus):
+def test_detached_callbacks_are_garbage_collected(bus):
     callback = callback_on("on_log", lambda: None)
     gone = weakref.ref(callback)
     handle = bus.attach(callback)
@@ -70,7 +70,7 @@ def test_handle_unsubscribes_at_the_end_of_its_with_block_also_on_an_error(bus, 
     assert heard == ["A"]
 
 
-def test_spent_handle_leaves_a_successor_of_the_same_id_alone(bus, heard):
+def test_a_used_handle_does_not_detach_a_later_callback_with_the_id(bus, heard):
     spent = bus.attach(callback_on("on_log", lambda: None, "A"))
     spent()
     bus.attach(callback_on("on_log", partial(heard.append, "successor"), "A"))
@@ -272,7 +272,7 @@ def test_own_events_belong_to_one_trainer(bus):
 # Receivers connected through blinker.
 
 
-def test_third_party_hears_in_the_stage_decide_with_the_values_of_the_event(run, heard):
+def test_third_party_runs_in_stage_decide_with_the_values_of_the_event(run, heard):
     run.bus.on("on_log", lambda: heard.append("report"), stage=Stage.REPORT)
     run.bus.on("on_log", lambda: heard.append("measure"), stage=Stage.MEASURE)
     run.bus.signals["on_log"].connect(lambda sender, **values: heard.append((sender, values)))
@@ -294,7 +294,7 @@ def test_third_parties_keep_their_place_in_the_order_of_attachment(bus, heard):
     assert heard == ["before it", "third party", "after it", "last"]
 
 
-def test_third_party_may_name_the_run_as_the_sender_it_hears(run, heard):
+def test_third_party_may_connect_to_the_run_as_sender(run, heard):
     run.bus.signals["on_log"].connect(lambda sender, logs: heard.append("mine"), sender=run)
     run.bus.signals["on_log"].connect(lambda sender, logs: heard.append("other's"), sender=FakeRun())
     run.bus.announce("on_log")
@@ -343,7 +343,7 @@ def test_signal_can_be_sent_through_blinker(run, heard):
     assert heard == [(run.state, {"loss": 1.0})]
 
 
-def test_two_trainers_do_not_hear_each_other(heard):
+def test_two_trainers_share_no_events(heard):
     mine, other = FakeRun().bus, FakeRun().bus
     for name, bus in (("mine", mine), ("other", other)):
         bus.attach(callback_on("on_log", partial(heard.append, name)))

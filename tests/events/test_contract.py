@@ -36,7 +36,7 @@ def bus() -> EventBus:
         ("<1", "1.0", False),
     ],
 )
-def test_specifiers(specifier: str, version: str, fits: bool) -> None:
+def test_a_version_fits_its_specifiers(specifier: str, version: str, fits: bool) -> None:
     assert fits_contract(specifier, version) is fits
 
 

@@ -7,7 +7,7 @@ import pytest
 from trainbus.events import EventBus, Trace, TrainerControl, record
 
 
-def test_record_notes_every_event_with_its_step_heard_or_not(run, bus):
+def test_record_lists_every_event_with_its_step_handled_or_not(run, bus):
     with record(bus) as trace:
         bus.announce("on_train_begin")
         bus.on("on_log", lambda: None)
@@ -17,7 +17,7 @@ def test_record_notes_every_event_with_its_step_heard_or_not(run, bus):
     assert trace.events == ["on_train_begin", "on_step_end", "on_log"]
 
 
-def test_nested_events_stand_after_the_one_they_happened_in(bus):
+def test_nested_events_follow_their_outer_event(bus):
     bus.on("on_log_due", lambda: bus.announce("on_log"))
     with record(bus) as trace:
         bus.announce("on_log_due")

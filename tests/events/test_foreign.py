@@ -37,7 +37,7 @@ for _name in SHARED:
     setattr(Recorder, _name, scope[_name])
 
 
-def test_callback_of_transformers_hears_its_sixteen_events_with_its_arguments(run, bus, caplog):
+def test_callback_of_transformers_handles_its_sixteen_events_with_its_arguments(run, bus, caplog):
     recorder = Recorder()
     bus.attach(recorder)
     for event in EVENTS:

@@ -224,7 +224,7 @@ def test_bus_knows_which_parameters_handlers_name(bus, handler):
     assert not bus.asked_for("outputs")
 
 
-def test_taking_everything_is_not_asking_for_something(bus):
+def test_handlers_with_kwargs_ask_for_no_parameter_by_name(bus):
     bus.attach(callback_on("on_step_end", lambda: None))
     bus.on("on_step_end", lambda args, state, control, **kwargs: None)
     assert not any(bus.asked_for(parameter) for parameter in CATALOG["on_step_end"].param_names)

@@ -159,7 +159,7 @@ def test_or_is_either_and_and_is_both(left, right):
     assert (one & other).due(NOW) == (left and right)
 
 
-def test_both_means_at_the_same_moment():
+def test_joined_triggers_are_due_at_the_same_step():
     with pytest.raises(ArgumentError, match="can never be due"):
         every(4) & every(1, "epoch")
     assert steps_due(every(2) & every(3), FakeCourse()) == [6]
@@ -240,7 +240,7 @@ def test_interval_may_be_a_text(text, same):
     ("units", "seconds"),
     [("s sec second seconds", 1), ("min minute minutes MIN", 60), ("h hour hours", 3600)],
 )
-def test_units_of_time_have_several_spellings(units, seconds):
+def test_units_of_time_have_aliases(units, seconds):
     assert {every(2, unit) for unit in units.split()} == {every(2 * seconds, "s")}
 
 

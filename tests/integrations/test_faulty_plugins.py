@@ -262,7 +262,7 @@ def test_wrong_options_are_refused_with_the_remedy(text, said, packages, tmp_pat
     assert any(part in str(raised.value) for part in said.split("|"))
 
 
-def test_no_name_holds_against_auto_a_name_and_the_environment(packages, tmp_path, monkeypatch):
+def test_no_prefix_wins_over_auto_names_and_the_environment(packages, tmp_path, monkeypatch):
     offer(packages, thing())
     for plugins in (["no:thing"], ["thing", "no:thing"], ["no:thing", "thing(factor=3)"]):
         trainer = net_trainer(tmp_path, plugins=plugins)

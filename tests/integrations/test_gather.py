@@ -40,7 +40,7 @@ def test_every_row_is_there_once_and_filled_up_to_the_widest(ends, kind):
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["tensors", "objects"])
-def test_by_batch(ends, kind):
+def test_batch_metrics_get_each_row_of_both_ranks_once(ends, kind):
     for of_rank in ends:
         seen = of_rank[f"{kind}-True"]["seen"]
         assert [row for rows, _, _ in seen for row in rows] == ROWS

@@ -495,7 +495,7 @@ def test_only_the_first_rank_pushes(tmp_path, served):
 
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(900)
-def test_of_two_processes_one_pushes(tmp_path, served):
+def test_only_one_of_two_processes_pushes(tmp_path, served):
     program = Path(__file__).with_name("hub_program.py")
     run_on_two(program, tmp_path / "tried", timeout=150, HF_ENDPOINT=served.endpoint)
     assert len(served.asked_for) == 1

@@ -257,7 +257,7 @@ def test_no_package_replaces_a_command_of_trainbus(packages, capsys):
 
 
 @pytest.mark.parametrize("plugins", [["spikes", "hearing"], ["hearing", "spikes"]])
-def test_one_plugin_hears_the_event_of_another_in_any_order(tmp_path, packages, plugins):
+def test_a_plugin_handles_the_event_of_another_plugin_in_any_order(tmp_path, packages, plugins):
     spikes(packages)
     packages.add(HEARING, {CALLBACKS: {"hearing": "{pkg}:Hearing"}})
     trainer = net_trainer(tmp_path, plugins=plugins, report_to="none")
@@ -371,7 +371,7 @@ class Acme(ServiceTracker):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_package_that_pip_installs(tmp_path):
+def test_a_package_installed_by_pip_attaches_its_plugin(tmp_path):
     """The same with a package in a fresh environment, in editable mode and as a wheel."""
     source = tmp_path / "acme-spikes"
     (source / "acme_spikes").mkdir(parents=True)

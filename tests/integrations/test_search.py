@@ -409,7 +409,7 @@ def test_a_failing_trial_is_named(tmp_path):
         assert any("trial 1 of the search, with {'learning_rate'" in line for line in caught.value.__notes__)
 
 
-def test_optunas_catch_lets_the_study_go_on(tmp_path):
+def test_optunas_catch_lets_the_study_continue(tmp_path):
     built = failing(searcher(tmp_path), 0, KeyError("as planned"))
     best = search(built, n_trials=2, catch=(KeyError,))
     assert [trial.state.name for trial in best.run_summary.trials] == ["FAIL", "COMPLETE"]
@@ -567,7 +567,7 @@ def tune(monkeypatch):
     sys.modules.pop("trainbus.integrations.ray", None)
 
 
-def test_ray_trains_each_trial_and_hears_each_evaluation(tmp_path, tune, monkeypatch):
+def test_ray_trains_each_trial_and_receives_each_evaluation(tmp_path, tune, monkeypatch):
     monkeypatch.chdir(tmp_path)
     built = searcher("out", model_init=lambda trial: Regression(), args={"save_strategy": "epoch"})
     space = {"learning_rate": [1e-5, 0.05], "seed": [3.7, 4.2], "depth": [1, 2]}

@@ -299,7 +299,7 @@ def built(**options):
     ],
     ids=str,
 )
-def test_words_become_fields(given, fields):
+def test_sharding_arguments_set_the_fields_of_the_callback(given, fields):
     found = built(**given)
     if fields is None:
         assert [type(callback).__name__ for callback in found] == ["DDP"]

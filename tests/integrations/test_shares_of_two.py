@@ -95,7 +95,7 @@ def test_batches_that_are_incomplete_on_a_rank_can_be_dropped(found):
 
 
 @pytest.mark.parametrize("kind", ["own shards", "own shards, workers", "split by node"])
-def test_processes_that_read_parts_of_their_own_end_together(found, kind):
+def test_ranks_that_read_their_own_parts_end_together(found, kind):
     first, second = (of_one["seen"] for of_one in of_both(found, "streams", kind))
     assert len(first) == len(second)
     assert {*flat(first), *flat(second)} == {*range(33)}
@@ -162,7 +162,7 @@ def test_ddp_does_not_wait_for_frozen_weights_where_it_does_not_look_for_them(fo
 # Which process does what.
 
 
-def test_the_first_process_goes_first(found):
+def test_main_first_runs_the_first_rank_first(found):
     assert [of_one["roles"]["filled"] for of_one in found["both"]] == [True, True]
 
 

@@ -46,7 +46,7 @@ def test_each_row_is_evaluated_once_and_in_order(ends, mode):
     assert ends[f"{mode}-1"]["labels"] == ends[f"{mode}-1"]["expected"]
 
 
-def test_clipping_was_at_work(ends):
+def test_the_compared_runs_clip_gradients(ends):
     assert max(ends["-1"]["norms"]) > 0.5
 
 

@@ -401,7 +401,7 @@ def test_wandb_disabled_turns_it_off(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("wandb/*"))
 
 
-def test_report_to_spells_it(tmp_path, monkeypatch):
+def test_report_to_builds_the_wandb_callback(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     trainer = build(tmp_path, report_to="wandb", run_name="mine", project="here")
     callback = trainer.callbacks["Wandb"]
