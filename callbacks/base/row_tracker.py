@@ -306,6 +306,17 @@ class RowTracker(Callback):
         if self._session is None:
             raise ConnectionError("the run of the tracker is not open")
         call(self._session)
+        self.run_id = self._session.run_id  # the session may open another run: see `flush`
+
+    def flush(self) -> None:
+        """Write the rows that wait.
+
+        A tracker calls it when the program finishes the tracker's run with a call of its client. Later rows go to
+        another run or a further part of the same one, which the session opens.
+        """
+        if self._worker is not None and not self._worker.is_current:
+            self._commit()
+            self._worker.drain(DRAIN_SECONDS, self.within(float("inf")))
 
     # The end.
 
@@ -356,7 +367,8 @@ class RowTracker(Callback):
             return dict(self._loaded)  # nothing opened yet
         if self.run_id is None:
             return {}
-        return {"run_id": self.run_id, "resumes": self._resumes, **self.saved_state()}
+        saved = self.saved_state()  # first, because rows that it writes may open another run
+        return {"run_id": self.run_id, "resumes": self._resumes, **saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:

@@ -115,6 +115,11 @@ class TrackerWorker:
         return not self._thread.is_alive()
 
     @property
+    def is_current(self) -> bool:
+        """Whether the worker makes the present call, so that it must not wait for itself."""
+        return threading.current_thread() is self._thread
+
+    @property
     def waiting(self) -> int:
         """The number of calls that are not made yet."""
         return self._calls.qsize() + len(self._unsent)

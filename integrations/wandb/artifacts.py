@@ -105,7 +105,7 @@ class ModelArtifacts:
                     return
             logger.info("Uploading %s, %.1f MB.", model.folder, size / 1e6)
             version = f"{artifact.name}:step-{model.step}"
-            logged = session.live.log_artifact(artifact, aliases=aliases)
+            logged = session.log_artifact(artifact, aliases)
             if not model.final:
                 self.versions[version], self._logged[version] = str(model.folder), logged
 

@@ -7,14 +7,16 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import wandb
+from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
 from ...callbacks.base.row_tracker import Outcome, TrackerSession
 from ...callbacks.base.tracker_rows import AXIS
@@ -28,6 +30,7 @@ from .run_file import wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
@@ -59,6 +62,13 @@ class WandbSession(TrackerSession):
         self.progress = (-1, 0)
         """The last step that is written, and the number of rows of the run."""
         self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
+        self._hook = TeardownHook(request.before_finish or (lambda: None), TeardownStage.EARLY)
+        hooks_of(live).append(self._hook)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is finished, for example because the program called `wandb.finish()`."""
+        return bool(getattr(self.live, "_is_finished", False))
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
         """Skip the rows that are written already, and start the counter of the client above `counter`.
@@ -99,52 +109,90 @@ class WandbSession(TrackerSession):
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         plain = self._guard.apply(values)
+        if self.ended and not self.owned:  # another run with a summary and no rows would only surprise
+            logger.warning("The program finished the run %s, so its summary lacks %s.", self.run_id, ", ".join(plain))
+            return
         self._with_service(lambda: self.live.summary.update(plain))
 
-    def _with_service(self, call: Callable[[], Any]) -> None:
-        """Make a call. If the service of the client has died, start a new service, continue the run, and call again."""
-        try:
-            call()
-        except Exception as error:
-            if not self.owned or not service.has_died():
-                raise
-            logger.warning("The service of wandb has ended: %s. The run continues with another one.", error)
-            self._reopen()
-            call()
+    def _with_service(self, call: Callable[[], _T]) -> _T:
+        """Make a call. If the service of the client has died, or the run is finished, open the run again before it."""
+        if not self.ended:
+            try:
+                return call()
+            except Exception as error:
+                if not self.ended:  # the program may finish the run during the call
+                    if not self.owned or not service.has_died():
+                        raise
+                    logger.warning("The service of wandb has ended: %s. The run continues with another one.", error)
+                    service.restart()
+                    self._open_again(self._further_part())
+                    return call()
+        self._open_after_end()
+        return call()
 
-    def _reopen(self) -> None:
-        """Open the run again as a new segment, and write the rows that the service did not write."""
-        service.restart()
+    def _further_part(self) -> Request:
+        """Return the request that opens the run again as a new segment."""
+        known = replace(self.request.identity, run_id=self.run_id, segments=self.segments)
+        stored = identity.load(self.request.folder, self.run_id) or known
+        return replace(self.request, identity=stored, resumes=True, save_code=False)
+
+    def _open_after_end(self) -> None:
+        """Open the run again if it is ours. If the program opened and finished it, open another one in its project."""
+        before, last = self.run_id, self.progress[0]
+        if self.owned:
+            self._open_again(self._further_part())
+        else:
+            self._open_again(request_after(self.request, self.live))
+        where = "a further part of this run" if self.run_id == before else f"the run {self.run_id}"
+        logger.warning(
+            "The program finished the wandb run %s. Rows after step %d go to %s. To prevent this, finish the run after "
+            "`trainer.end()`.",
+            *(before, last, where),
+        )
+
+    def _open_again(self, request: Request) -> None:
+        """Replace the present run by the run that opens. If it is the same run, write the rows that it lacks."""
         with _LOCK:
             _OURS.pop(self.run_id, None)
-        stored = identity.load(self.request.folder, self.run_id) or self.request.identity
-        request = replace(self.request, identity=stored, resumes=True, save_code=False)
-        recent, opened = list(self._recent), open_run(request)
-        self.live, self.owned, self.last_step, self.progress = opened.live, True, opened.last_step, opened.progress
-        self.rows_of_last_step, self._repeated, self.segments = opened.rows_of_last_step, 0, opened.segments
+        lost, opened = list(self._recent) if self.owned else [], open_run(request)
+        if opened.owned:
+            with _LOCK:
+                _OURS[opened.run_id] = self
+        if self.owned and opened.owned:
+            self.last_step, self.rows_of_last_step, self._repeated = opened.last_step, opened.rows_of_last_step, 0
+        else:  # a run of the program begins or ends: the rows that it has are not repeated
+            lost = []
+        self.live, self.owned, self.run_id, self.request = opened.live, opened.owned, opened.run_id, request
+        self.progress, self.segments, self._hook = opened.progress, opened.segments, opened._hook
         self._defined.clear()
-        with _LOCK:
-            _OURS[self.run_id] = self
-        for _, step, row in recent:
+        for _, step, row in lost:
             if not self.has(step):
                 self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
         """Add values to the config."""
-        self.live.config.update(dict(values), allow_val_change=True)
+        self._with_service(lambda: self.live.config.update(dict(values), allow_val_change=True))
 
     def alert(self, title: str, text: str) -> None:
         """Send an alert. The service drops alerts that follow each other too fast."""
-        self.live.alert(title=title[:63], text=text, level="ERROR", wait_duration=ALERT_SECONDS)
+        told = {"title": title[:63], "text": text, "level": "ERROR", "wait_duration": ALERT_SECONDS}
+        self._with_service(lambda: self.live.alert(**told))
+
+    def log_artifact(self, artifact: Any, aliases: Sequence[str]) -> Any:
+        """Upload an artifact. Return the artifact of the client."""
+        return self._with_service(lambda: self.live.log_artifact(artifact, aliases=list(aliases)))
 
     def finish(self, outcome: Outcome) -> None:
         if not self.owned:
+            if self._hook in (hooks := hooks_of(self.live)):
+                hooks.remove(self._hook)  # the run of the program outlives the trainer
             return
         with _LOCK:
             _OURS.pop(self.run_id, None)
-        if outcome.preempted:
+        if outcome.preempted and not self.ended:
             self._with_service(lambda: self.live.mark_preempting())
-        self._with_service(lambda: self.live.finish(exit_code=outcome.exit_code))
+        if not self.ended:
+            self._with_service(lambda: self.live.finish(exit_code=outcome.exit_code))
         if self.request.primary and not self.live.disabled:
             # The client returns before its service has written the file.
             if not wait_until_complete(Path(self.live.sync_dir)):
@@ -164,6 +212,22 @@ class WandbSession(TrackerSession):
                     self.live.define_metric(key)
                 else:
                     self.live.define_metric(key, step_metric=axis)
+
+
+def hooks_of(live: Any) -> list[Any]:
+    """Return the list of hooks that a run of the client calls when it is finished. Another client may have none."""
+    found = getattr(live, "_teardown_hooks", None)
+    return found if isinstance(found, list) else []
+
+
+def request_after(request: Request, ended: Any) -> Request:
+    """Return the request for a new run, in the project of a run that the program opened and finished."""
+    settings, run_id = ended.settings, uuid.uuid4().hex
+    place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
+    if ended.offline:
+        place["mode"] = "offline"
+    options = {**request.options, **{name: value for name, value in place.items() if value}, "id": run_id}
+    return replace(request, options=options, identity=Identity(run_id, config=request.config), resumes=False)
 
 
 def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -52,6 +52,8 @@ class Request:
     """Column -> the column of its axis."""
     stop: Callable[[], None] | None = None
     """The function that is called when the user presses Stop on the web page, on a thread of the client."""
+    before_finish: Callable[[], None] | None = None
+    """The function that is called when the run is finished, before the client writes its last record."""
     save_code: bool = False
     """Whether the code of the program is uploaded."""
     primary: bool = True

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -149,7 +150,8 @@ class Wandb(RowTracker):
     @property
     def live(self) -> Any:
         """The open run of the client; None if no run is open in this process."""
-        return self._session.live if isinstance(self._session, WandbSession) else None
+        session = self._session
+        return session.live if isinstance(session, WandbSession) and not session.ended else None
 
     @property
     def opening_timeout(self) -> float:
@@ -345,14 +347,11 @@ class Wandb(RowTracker):
             config={},
             init_timeout=self.init_timeout,
             finish_timeout=self.finish_timeout,
-            axis_of=self.axis_of,
+            axis_of=partial(axis_column, self.axis),
             stop=lambda: self._request_stop(),  # the client copies its settings: a method would copy the callback
+            before_finish=self.flush,
             save_code=self.save_code,
         )
-
-    def axis_of(self, column: str) -> str:
-        """Return the column that is the x-axis of a column."""
-        return axis_column(self.axis, column)
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
         wanted = {self.axis} if isinstance(self.axis, str) else set(self.axis.values())

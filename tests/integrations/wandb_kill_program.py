@@ -48,4 +48,5 @@ for _ in sys.stdin:
         print("process", os.getpid(), flush=True)  # before its steps
         train(Path(sys.argv[1]), int(sys.argv[2]))
         break
-    print("status", os.waitpid(child, 0)[1], flush=True)
+    # A process that is killed while it prints leaves a line without an end.
+    print("\nstatus", os.waitpid(child, 0)[1], flush=True)
