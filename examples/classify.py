@@ -1,4 +1,4 @@
-"""Train a text classifier on real text in about a minute. It finds the Python package to which a function belongs.
+"""Train a text classifier on real text in about a minute. It predicts the Python package that a function belongs to.
 
     python examples/classify.py                                              # Python's standard library, no download
     python examples/classify.py --train_file mine.csv --text_column review --label_column stars

@@ -58,7 +58,7 @@ class SkipSpikes(Callback):
         else:
             self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
 
-    @order(Stage.MEASURE)  # before the callbacks in REPORT: it adds to the logs
+    @order(Stage.MEASURE)  # adds to the logs before the callbacks in REPORT read them
     def on_log(self, logs: dict[str, Any]) -> None:
         if "loss" in logs:
             logs["skipped"] = self.skipped

@@ -1,6 +1,7 @@
 """A custom loss: a rare class gets a larger weight than the frequent one.
 
-Added to minimal.py: a subclass overrides `compute_loss`. A loss of logits and labels only can be the `criterion`.
+Added to minimal.py: a subclass overrides `compute_loss`. A loss that needs only logits and labels needs no subclass:
+pass it as `criterion`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Hyperparameter search: `model_init` replaces the model, and a function returns the values of a trial."""
+"""Search hyperparameters: `model_init` builds a new model for each trial, and `space` returns the values of a trial."""
 
 from typing import Any
 

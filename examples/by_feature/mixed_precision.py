@@ -1,4 +1,4 @@
-"""Compute in bfloat16 where it is safe. On a GPU with bfloat16 this halves time and memory.
+"""Compute in bfloat16 where its precision suffices. On a GPU with bfloat16, this saves time and memory.
 
 Added to minimal.py: `bf16=True`. The weights stay float32. On older GPUs use `fp16=True`.
 """

@@ -1,6 +1,7 @@
 """Find an answer in a text: the name or the arguments of a function, in a line such as `def join(self, words):`.
 
-Added to sequence_classification.py: the input is a pair of question and text. The labels are start and end tokens.
+Added to sequence_classification.py: the input is a pair of question and text. The labels are the positions of the
+first and the last token of the answer.
 """
 
 from typing import Any

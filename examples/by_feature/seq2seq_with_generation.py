@@ -1,6 +1,7 @@
 """Teach a small BART to spell numbers, such as 407 -> four hundred seven, and measure the generated text.
 
-Added to sequence_classification.py: `Seq2SeqTrainer`. With `predict_with_generate` the metrics get generated tokens.
+Added to sequence_classification.py: `Seq2SeqTrainer`. With `predict_with_generate`, the metrics receive the tokens
+that the model generates.
 """
 
 import random

@@ -1,6 +1,6 @@
 """The training text of the scripts: the source of Python's standard library, and a tokenizer of its words.
 
-It is real text that every Python installation has, so the scripts need no download.
+This text is part of every Python installation, so the scripts need no download.
 """
 
 import sysconfig

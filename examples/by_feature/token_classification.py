@@ -1,4 +1,4 @@
-"""Classify each token of a text: is this name in a line of source code called, as `print` is in `print(line)`?
+"""Classify each token of a text: does a line of source code call this name, as `print(line)` calls `print`?
 
 Added to sequence_classification.py: labels are lists, -100 for tokens that do not count. A collator pads them too.
 """

@@ -1,6 +1,7 @@
 """Fine-tune a model on translation or summarisation: `examples/seq2seq/finetune_trainer.py` of transformers 4.1.
 
-Its command line is in README.md. The data are `train.source` and `train.target` with one text per line, and so on.
+README.md has the command line. A split of the data is two files with one text per line: `train.source` and
+`train.target`, and so on.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""The local data of the programs in this folder, and tokenizers and models that are small enough for it.
+"""The local data of the programs in this folder, and small tokenizers and models.
 
-The original programs download a dataset, a tokenizer and a pretrained model. These functions take their places.
+The original programs download a dataset, a tokenizer and a pretrained model. The functions of this module replace
+these downloads.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ trainer = Trainer(
 
 trainer.train()
 
-# The page resumes from a checkpoint by its path.
+# As on the page of MindNLP, resume from the path of a checkpoint.
 resumed = Trainer(
     model=small_bert(tokenizer, num_labels=2),
     args=training_args,

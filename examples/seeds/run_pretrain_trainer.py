@@ -1,6 +1,6 @@
 """Pre-train an ERNIE with masked words: `model_zoo/ernie-1.0/run_pretrain_trainer.py` of PaddleNLP.
 
-Its command line is in README.md. `--input_dir` is a folder with text files, one text per line.
+README.md has the command line. `--input_dir` is a folder with text files, one text per line.
 """
 
 from dataclasses import dataclass, field

@@ -12,7 +12,10 @@ from trainbus.callbacks.model.averaged_weights import AveragedWeights
 
 
 def is_plateau(values: list[float], patience: int, least: float) -> bool:
-    """Return whether the last `patience` values are not better than the best before them by more than `least`."""
+    """Return whether the values no longer fall.
+
+    They still fall if one of the last `patience` values is at least `least` below all values before these.
+    """
     if len(values) <= patience:
         return False
     return min(values[-patience:]) > min(values[:-patience]) - least

@@ -22,7 +22,10 @@ class CurriculumSampler(Sampler[int]):
     """An order that depends on the epoch and the seed only, so that a run resumes in the middle of an epoch."""
 
     def __init__(self, difficulty: torch.Tensor, epochs: int, seed: int) -> None:
-        """Order samples by `difficulty`, of shape (samples,), strictly in the first of `epochs` epochs."""
+        """Order samples by `difficulty`, of shape (samples,).
+
+        The order is strict in the first epoch, and random after `epochs` epochs.
+        """
         self.difficulty, self.epochs, self.seed, self.epoch = difficulty, epochs, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -53,7 +56,7 @@ class Curriculum(Callback):
     epochs: int = 2
     """After this number of epochs the order is random."""
     difficulty: Callable[[Any], float] = by_length
-    """The difficulty of a sample. It is called once for each sample, at the start of a training."""
+    """Returns the difficulty of a sample. It is called once for each sample, at the start of a training."""
 
     def on_setup(self, run: Run) -> None:
         batches = getattr(run.train_dataloader, "batch_sampler", None)

@@ -13,7 +13,7 @@ from trainbus import Callback, Run, Stage, TrainerControl, order
 
 
 def is_spike(loss: float, usual: float, factor: float) -> bool:
-    """Return whether a loss is not finite, or above `factor` times `usual`. NaN in `usual`: no usual loss is known."""
+    """Return whether a loss is not finite, or above `factor` times `usual`. `usual` is NaN if none is known."""
     return not math.isfinite(loss) or loss > factor * usual
 
 
@@ -42,7 +42,7 @@ class SpikeRollback(Callback):
         self._loss += float(loss.detach())
 
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl) -> None:
-        # The mean over the ranks, so that all of them decide the same.
+        # The mean over the ranks, so that all ranks decide the same.
         loss = float(run.ranks.gather(torch.tensor(self._loss)).mean())
         if is_spike(loss, self._usual, self.factor):
             control.request("skip_update", f"the loss is {loss:.4g}, usually {self._usual:.4g}")

@@ -39,7 +39,7 @@ class Gan(nn.Module):
 
 @dataclass
 class TrainGan(Callback):
-    """Updates the discriminator of a `Gan` before each step of the generator."""
+    """Updates the discriminator of a `Gan` on each batch, before the step of the generator."""
 
     stage = Stage.PREPARE
 
@@ -69,7 +69,7 @@ class TrainGan(Callback):
 
         def both(model: Gan, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
             self._update_discriminator(model, inputs[self.key])
-            model.discriminator.requires_grad_(False)  # the generator learns through it, and it stays
+            model.discriminator.requires_grad_(False)  # the generator's gradients pass through it
             try:
                 return training_step(model, inputs, num_items_in_batch)
             finally:
