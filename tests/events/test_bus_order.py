@@ -130,7 +130,7 @@ def test_functions_have_before_and_after_too(run, heard):
     assert heard == ["early", "A", "late", "later"]
 
 
-def test_target_that_hears_another_event_is_no_mistake(run, heard):
+def test_an_order_target_may_handle_other_events(run, heard):
     attach(run, heard, "Saver", "on_save")
     attach(run, heard, "A", before=("Saver",))
     run.bus.resolve()
@@ -220,7 +220,7 @@ def test_order_is_the_same_under_every_hash_seed():
     assert len(set(printed)) == 1
 
 
-def test_describe_lists_each_heard_event_and_its_hearers_in_order(run, heard):
+def test_describe_lists_each_handled_event_and_its_handlers_in_order(run, heard):
     attach(run, heard, "Tracker", stage=Stage.REPORT)
     attach(run, heard, "Metrics", stage=Stage.MEASURE)
     attach(run, heard, "Saver", "on_save")
