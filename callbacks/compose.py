@@ -40,8 +40,8 @@ def compose(
 
     Raises:
         SubscriptionError: if a setting of a callback, such as `id`, has a value of another kind.
-        ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named one
-            contradicts a listed one, or if two callbacks exclude each other. The error names both.
+        ArgumentError: in three cases. A listed or named callback contradicts an argument that the user set. A named
+            callback contradicts a listed callback. Two callbacks exclude each other. The error names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
     named = [*named]

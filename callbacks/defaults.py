@@ -86,7 +86,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Summary,
     Progress,
 )
-"""The trainer calls `from_arguments` of each class. It returns None if the arguments do not select the callback.
+"""The trainer calls `from_arguments` of each class. This returns None if the arguments do not select the callback.
 
 A callback of the same class in the user's list replaces the built one.
 """

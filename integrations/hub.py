@@ -64,7 +64,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
     Args:
         paths: the files.
-        root: the folder of the files. They keep their paths relative to it.
+        root: the folder of the files. The files keep their paths relative to this folder.
         target: the staging folder. A folder that a killed run left is deleted.
 
     Returns:

@@ -64,7 +64,7 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger. It decides from the end of the next step.
+        """Set another trigger. The new trigger decides from the end of the next step.
 
         Raises:
             ArgumentError: if the value is not a trigger, or if it reads the cost of the work and the present trigger

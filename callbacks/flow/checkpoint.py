@@ -289,10 +289,9 @@ class Checkpoint(Cadence):
             return
         self._told_unmeasured = True
         logger.warning(
-            "Keep(best=%d) compares %s, but no checkpoint has this metric: no evaluation came at "
-            "the step of a checkpoint. "
-            "It keeps no checkpoint. Evaluate at the steps that are saved, or add KeepBest, which saves when it "
-            "measures a new best.",
+            "Keep(best=%d) compares %s, but no checkpoint has this metric: no evaluation came at the step of a "
+            "checkpoint. So this setting keeps no checkpoint. Evaluate at the steps that are saved, or add KeepBest, "
+            "which saves a checkpoint when an evaluation gives a new best value.",
             self.keep.best,
             metric,
         )

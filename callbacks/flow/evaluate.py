@@ -26,7 +26,7 @@ class Evaluate(Cadence):
     trigger and dataset. Each additional one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard,
     name="hard")`.
 
-    With `rows`, each evaluation takes the same random rows of each dataset. It logs the usual metrics, and
+    With `rows`, each evaluation takes the same random rows of each dataset. The evaluation logs the usual metrics, and
     `eval_loss_ci`: half the width of the 95 % confidence interval of the mean loss. The best model, early stopping and
     schedules use the metrics of these rows. When the training ends, all rows are evaluated with the final weights. No
     callback decides from this last evaluation. `trainer.evaluate()` also evaluates all rows.

@@ -32,9 +32,9 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 class KeepBest(Callback):
     """Tracks the best value of a metric, saves the model with this value, and loads this model when training ends.
 
-    It works with any evaluation and save interval: when a new best value appears, it requests a checkpoint. The best
-    model is therefore always on disk. A run can have only one `KeepBest`. Set `load_best_model_at_end=True`, or add
-    `KeepBest("f1", mode="max")` to the callbacks.
+    Set `load_best_model_at_end=True`, or add `KeepBest("f1", mode="max")` to the callbacks. When a new best value
+    appears, the callback requests a checkpoint. So the best model is always on disk, for any evaluation and save
+    interval. A run can have only one `KeepBest`.
 
     Raises:
         ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.

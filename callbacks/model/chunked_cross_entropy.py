@@ -34,10 +34,10 @@ class ChunkedCrossEntropy(Callback):
     hidden states and the output layer to torch's `linear_cross_entropy`, which never holds all logits. Loss and
     gradients are the same except for rounding. Evaluations and predictions compute all logits, as before.
 
-    It needs torch 2.13 or later, and a model of transformers with the usual loss of causal language models. It saves
-    the most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the model. In
-    training, the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output layer and
-    the loss compute in float32, which is more exact and slower. Weights in half precision are refused.
+    The callback needs torch 2.13 or later, and a model of transformers with the usual loss of causal language models.
+    It saves the most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the
+    model. In training, the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output
+    layer and the loss compute in float32, which is more exact and slower. Weights in half precision are refused.
 
     Raises:
         ArgumentError: for an earlier version of torch, a `chunk` below 1, or with `label_smoothing_factor`.

@@ -25,8 +25,8 @@ class DryBatch(Callback):
     """Checks a training before its first step, and does not change it. The callback logs its findings as warnings.
 
     Every trainer has one that reads no sample and calls none of your code. It checks that the optimizer has all
-    trainable parameters, and that the evaluations measure all metrics that callbacks read. It takes about a microsecond
-    for each parameter tensor.
+    trainable parameters, and that the evaluations measure all metrics that callbacks read. This check takes about a
+    microsecond for each parameter tensor.
 
     `dry_batch=True`, or `DryBatch()` in the list of callbacks, also reads the largest batch and runs forward and
     backward. It prints shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then

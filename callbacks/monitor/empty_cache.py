@@ -18,8 +18,8 @@ from ...events.triggers import Moment, Trigger, every
 class EmptyCache(Callback):
     """Calls `torch.cuda.empty_cache()` when its trigger is due, to reduce fragmentation of GPU memory.
 
-    It slows training down. Use it if training runs out of memory after many steps with batches of varying size:
-    `EmptyCache(every(50))`. The argument `torch_empty_cache_steps` adds it too. Without a GPU it does nothing.
+    Each call slows training down. Use the callback if training runs out of memory after many steps with batches of
+    varying size: `EmptyCache(every(50))`, or `torch_empty_cache_steps=50`. Without a GPU it does nothing.
     """
 
     stage = Stage.RELEASE

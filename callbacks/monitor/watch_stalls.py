@@ -81,8 +81,8 @@ class WatchStalls(Callback):
             elif not warned and at - since >= self.seconds:
                 warned, doing = True, timeline.doing()
                 logger.warning(
-                    "The training has made no progress for %.0f seconds, after step %d. It does: %s. Its thread is "
-                    "here:\n%s",
+                    "The training has made no progress for %.0f seconds, after step %d. Its activity: %s. Its thread "
+                    "is here:\n%s",
                     at - since,
                     run.state.global_step,
                     doing,

@@ -34,7 +34,7 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
     """Return the device mesh.
 
-    It has one dimension with all ranks, or two dimensions: copies of the model, and the `degree` ranks of each copy.
+    The mesh has one dimension with all ranks, or two dimensions: copies of the model, and the `degree` ranks of a copy.
     """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))

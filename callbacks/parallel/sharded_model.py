@@ -64,7 +64,7 @@ class ShardedModel(Callback):
         if run.optimizer is not None and run.mode == "train" and not self.holds_shards(run):
             raise ArgumentError(
                 f"`optimizers` has an optimizer of the whole weights, but {name} shards them: pass its class and "
-                "options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`. Then it is built from the shards."
+                "options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`. The run builds it from the shards."
             )
 
     @order(Stage.PREPARE)

@@ -28,7 +28,7 @@ class ShardedOptimizer(Callback):
     """Shards the optimizer state. Each rank holds the state of some weights, updates them, and sends them to all ranks.
 
     Set `sharding="stage1"` in the arguments, or add `ShardedOptimizer()` to the callbacks, and start the program with
-    `torchrun --nproc_per_node=N`. It works together with DDP and reaches the same weights as DDP alone.
+    `torchrun --nproc_per_node=N`. The callback works together with DDP and reaches the same weights as DDP alone.
     """
 
     stage = Stage.PREPARE

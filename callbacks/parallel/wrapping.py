@@ -85,9 +85,9 @@ class Wrapping:
         if last and not self._called and any(weight.grad is not None for weight in self.weights):
             kind = type(self.run.model_wrapped).__name__
             raise ModelError(
-                f"A step computed gradients without calling the {kind} wrapper. It averages gradients over the ranks "
-                "only if it is called itself, so the weights of the ranks would diverge. In `compute_loss` and "
-                "`training_step`, call the `model` argument, not `self.model` or `model.module`."
+                f"A step computed gradients without calling the {kind} wrapper. The wrapper averages gradients over "
+                "the ranks only if it is called itself, so the weights of the ranks would diverge. In `compute_loss` "
+                "and `training_step`, call the `model` argument, not `self.model` or `model.module`."
             )
 
     def _note(self, *_: Any) -> None:

@@ -1,8 +1,9 @@
 """Fused optimizer updates of sharded weights with the same rounding as for full weights.
 
-On the CPU a fused optimizer computes one vector register of numbers at a time. It computes the remaining numbers at the
-end of a tensor one by one, with another rounding. A shard may end where the full tensor does not end. If a shard does
-not end at a register boundary, a hook of this module updates it again, at its place in a tensor of the full size.
+On the CPU a fused optimizer updates one vector register of numbers at a time. The optimizer updates the remaining
+numbers at the end of a tensor one by one, with another rounding. A shard may end where the full tensor does not end. If
+a shard does not end at a register boundary, a hook of this module updates it again, at its place in a tensor of the
+full size.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class HalfEvaluation(Callback):
 
     Set `bf16_full_eval=True` or `fp16_full_eval=True`, or add `HalfEvaluation("fp16")` to the callbacks. This halves
     the memory of the weights. The float32 values move to host memory and return afterwards. Evaluations during training
-    keep float32. The callback also converts float32 inputs of the model, except labels. It does not work with sharded
-    weights.
+    keep float32. The callback also converts float32 inputs of the model, except labels. The callback does not work with
+    sharded weights.
 
     Raises:
         ArgumentError: for another dtype, or with a callback that shards the weights.

@@ -98,8 +98,8 @@ class TrainingArguments(
     def _normalize_and_check(self) -> None:
         """Normalize all values, check them, and fill in fields that depend on others.
 
-        The setters call this method too. It is not part of `__post_init__`, so that the `__post_init__` of a subclass
-        runs only once.
+        The setters call this method too. The method is not part of `__post_init__`, so that the `__post_init__` of a
+        subclass runs only once.
         """
         vars(self).pop("_checked", None)
         self._remember_working_folder()

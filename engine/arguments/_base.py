@@ -13,8 +13,8 @@ from ...events.errors import ArgumentError
 T = TypeVar("T")
 
 _READER = "(import HfArgumentParser from trainbus)"
-"""A key of the metadata of each field. The parser of transformers refuses this key. Its error shows the text, so the
-user reads which parser to use."""
+"""A key of the metadata of each field. The parser of transformers refuses this key. The error of the parser shows the
+text, so the user reads which parser to use."""
 
 
 def arg(default: T, help: str, **meta: Any) -> T:

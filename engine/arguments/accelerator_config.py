@@ -60,7 +60,7 @@ class AcceleratorConfig:
     non_blocking: bool = False
     """Whether batches are copied to the device while it computes."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
-    """`num_steps` sets `gradient_accumulation_steps`. Its other keys have no effect."""
+    """The key `num_steps` sets `gradient_accumulation_steps`. Other keys have no effect."""
     use_configured_state: bool = False
     """Whether accelerate is configured already. No effect: the environment of the launcher describes the ranks."""
 

@@ -32,7 +32,9 @@ class OptimizerArguments(Group):
         enum=OptimizerNames,
     )
     optim_args: str | None = arg(
-        None, "Further options of the optimizer, as 'name=value,name=value'. They override the other arguments."
+        None,
+        "Further options of the optimizer, as 'name=value,name=value'. They override the arguments for the same "
+        "options, such as `weight_decay`.",
     )
     optim_target_modules: str | list[str] | None = arg(
         None,

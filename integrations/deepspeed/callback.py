@@ -83,7 +83,7 @@ class DeepSpeed(Callback):
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
     """`requires_grad` of each parameter when the engine was built."""
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether the engine made the current step. It then also cleared the gradients."""
+    """Whether the engine made the current step. If so, the engine also cleared the gradients."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DeepSpeed:

@@ -247,8 +247,8 @@ def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tenso
     if getattr(value, "shape", torch.Size()) not in (torch.Size(), flat.shape):
         raise CheckpointError(
             f"The optimizer keeps one {key!r} of shape {[*value.shape]} for all its parameters, because stages 1 to 3 "
-            "of DeepSpeed flatten them into one tensor. It cannot be divided by parameter, so it cannot be saved. Give "
-            "another optimizer, or use stage 0."
+            "of DeepSpeed flatten them into one tensor. This entry cannot be divided by parameter, so it cannot be "
+            "saved. Use another optimizer, or stage 0."
         )
     return safe_get_full_optimizer_state(parameter, key) if _has_shape(value, flat.shape) else value
 

@@ -22,7 +22,7 @@ from deepspeed.utils import (
 from torch import nn
 
 CHUNK = 2**24
-"""The number of elements that `update_master_weights` compares at once. It limits the memory of the comparison."""
+"""The number of elements that `update_master_weights` compares at once. This limits the memory of the comparison."""
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:

@@ -52,8 +52,8 @@ class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
     Set `sharded_ddp="zero_dp_3 fairscale"` in the arguments to use it, and start the program with
-    `torchrun --nproc_per_node=N`. It works on CUDA only. Prefer the callback `FSDP`: it uses PyTorch's FSDP2, works on
-    every device and supports more features. Without the word `fairscale`, the arguments select `FSDP`.
+    `torchrun --nproc_per_node=N`. fairscale works on CUDA only. Prefer the callback `FSDP`: it uses PyTorch's FSDP2,
+    works on every device and supports more features. Without the word `fairscale`, the arguments select `FSDP`.
 
     The model stays sharded after the run: evaluation, prediction and further training use the sharded model.
     Checkpoints hold full weights. The optimizer must update each element alone, as AdamW and SGD do. The argument

@@ -158,7 +158,7 @@ def _replace(model: nn.Module, block: nn.Module, unit: FSDPUnit) -> None:
 def init_units(root: FSDPUnit) -> None:
     """Initialize the shards of all units before the first forward.
 
-    fairscale itself initializes them in the first forward. It misses some units if this forward is an evaluation.
+    fairscale itself initializes them in the first forward, but misses some units if this forward is an evaluation.
     """
     root.train()
     for unit in units_of(root):

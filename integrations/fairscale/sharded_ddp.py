@@ -28,7 +28,7 @@ from ...events.stages import Stage, order
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
     """fairscale's wrapper, changed so that rank 0 sends only the tensors of the model when it is built.
 
-    fairscale itself sends every value of the state dict. It fails for values of `get_extra_state` that are not tensors.
+    fairscale itself sends every value of the state dict, and fails for a value of `get_extra_state` of another type.
     With this class each rank keeps its own extra state, as with DDP.
     """
 

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have all rows yet."""
+"""Id of a finished run of this process -> its last step and its number of rows. The file may not have all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
 """A session keeps this number of rows for this number of seconds. If the service dies, it may not have written them."""

@@ -80,7 +80,7 @@ class ArgumentParser(argparse.ArgumentParser):
             args: The words. Default: the command line of the program (`sys.argv`).
             return_remaining_strings: Return unknown words as a list, the last result. Otherwise they are errors.
             look_for_args_file: Also read flags from the program's own .args file (`train.args` beside `train.py`), if
-                it exists and neither `args_filename` nor a .json or .yaml file is given.
+                it exists. If `args_filename`, or a .json or .yaml file, is given, this file is not read.
             args_filename: A configuration file.
             args_file_flag: A flag that names a configuration file. It may be repeated.
 

@@ -210,7 +210,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run. It is imported only if its package ships no manifest."""
+    """Return whether a plugin joins every run. The plugin is imported only if its package ships no manifest."""
     if plugin.name in request.disabled or plugin.name in request.off:
         return False
     row = plugin.manifest()
