@@ -163,7 +163,7 @@ class Checkpoint(Cadence):
 
     def _write(self, run: Run, snapshot: Snapshot, best: str | None, ranks: SavingRanks) -> None:
         run.storage.write(run, snapshot, ranks)
-        if run.args.should_save:
+        if run.storage.deletes(run):
             self._rotate(run, best, snapshot.checkpoint.step)
 
     @order(Stage.RELEASE)
@@ -179,7 +179,7 @@ class Checkpoint(Cadence):
         """Rotate if a checkpoint became the best one after its save, because the evaluation of its step came later."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
-        if run.args.should_save and best is not None and run.storage.holds(best):
+        if run.storage.deletes(run) and best is not None and run.storage.holds(best):
             self._rotate(run, best, run.state.global_step)
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
@@ -192,7 +192,7 @@ class Checkpoint(Cadence):
         self._complete(run)  # before other handlers look for the checkpoint
         self._writer.close()
         self._announce_deleted(run)
-        if self.keep.best and run.args.should_save:
+        if self.keep.best and run.storage.deletes(run):
             self._tell_unmeasured(run, run.storage.checkpoints(run))
 
     @order(Stage.RELEASE)

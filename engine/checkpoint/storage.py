@@ -39,6 +39,9 @@ class Storage(Protocol):
     def holds(self, path: str) -> bool:
         """Return whether a checkpoint exists."""
 
+    def deletes(self, run: Any) -> bool:
+        """Return whether this rank deletes checkpoints."""
+
     def remove(self, checkpoint: Any) -> None:
         """Delete a checkpoint."""
 
@@ -68,6 +71,10 @@ class Disk:
     def holds(self, path: str) -> bool:
         """Return whether a folder exists."""
         return Path(path).is_dir()
+
+    def deletes(self, run: SavableRun) -> bool:
+        """Return whether this rank writes and deletes checkpoints."""
+        return run.args.should_save
 
     def remove(self, checkpoint: SavedCheckpoint) -> None:
         """Delete a checkpoint."""

@@ -86,11 +86,12 @@ def test_simulated_processes_divide_the_data(tmp_path: Path) -> None:
     assert trainer.preview().max_steps == 16
 
 
-def test_all_ranks_have_the_same_preview(tmp_path: Path) -> None:
+def test_all_ranks_have_the_same_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = basic(save_strategy="steps", save_steps=4, save_total_limit=1).trainer(tmp_path)
     previews = []
     for rank in range(2):
         trainer.run.ranks = Ranks(rank, 2, rank)
+        monkeypatch.setattr(type(trainer.args), "process_index", property(lambda self, rank=rank: rank))
         previews.append(trainer.preview())
     assert previews[0] == previews[1]
     assert previews[1].kept == [20]

@@ -26,7 +26,8 @@ from ..evaluation import EvaluationMethods
 from ..services import TrainerServices
 
 Curves = dict[str, Callable[[int, int], float]]
-"""Name of a metric -> its value, from the step and the number of the evaluation, from 0."""
+"""Name of a metric -> a function that returns its value. The function receives the step and the number of the
+evaluation, from 0."""
 
 
 @dataclass
@@ -67,7 +68,7 @@ class VirtualRun(Run):
         opened.mode = "train"
 
     def feed_from(self, loader: Any) -> None:
-        """Note the loader of the trainer: a resumed run asks it how many batches are left."""
+        """Remember the loader of the trainer. A resumed run reads from it how many batches are left."""
         opened = self.session
         opened.train_dataloader = loader
 
@@ -115,6 +116,10 @@ class VirtualStorage:
     def holds(self, path: str) -> bool:
         """Return whether a checkpoint exists."""
         return step_of(Path(path)) in self.saved
+
+    def deletes(self, run: Any) -> bool:
+        """Return True: a preview shows the deletions of rank 0 on every rank."""
+        return True
 
     def remove(self, checkpoint: Any) -> None:
         """Forget a checkpoint."""
@@ -337,5 +342,5 @@ def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Op
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
-    made._opt_called = True  # type: ignore[attr-defined] # a schedule warns of a step without an update before it
+    made._opt_called = True  # type: ignore[attr-defined] # otherwise a schedule warns that it steps before the optimizer
     return made
