@@ -20,7 +20,7 @@ from trainbus import Callback, Report
 from trainbus.engine.api.report.collect import collect, differing
 from trainbus.engine.api.report.curves import Curve, kept
 from trainbus.engine.api.report.page import render
-from trainbus.engine.api.report.plots import short, ticks
+from trainbus.engine.api.report.plots import labels, plot, short, ticks
 from trainbus.engine.api.report.schema import report_data
 from trainbus.engine.commands.main import main
 from trainbus.events.errors import ArgumentError, MissingExtra
@@ -375,6 +375,22 @@ def test_ticks_are_round_numbers_inside_the_limits() -> None:
         "3M",
         "-2.5e-5",
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.7418, 0.7434), (0.1, 0.9), (1e5, 1e5 + 3), (2.7e-5, 2.71e-5), (-1e-7, 1e-7), (999.4, 999.9)]
+)
+def test_each_tick_has_its_own_text_with_room_for_it(low: float, high: float) -> None:
+    values = ticks(low, high)
+    texts = labels(values)
+    assert len(set(texts)) == len(values) > 2
+    sizes = {"k": 1e3, "M": 1e6}
+    read = [float(text.rstrip("kM")) * sizes.get(text[-1], 1) for text in texts]
+    assert read == pytest.approx(values, rel=1e-9, abs=1e-20)
+    text = plot("loss", "", [(0, [(0.0, low), (10.0, high)])], "c")
+    places = [int(place) for place in re.findall(r'<text x="(\d+)" y="[^"]*" text-anchor="end"', text)]
+    assert len(places) == len(values)
+    assert all(place >= 9 * len(name) for place, name in zip(places, texts))  # in a page for phones, at most 9 each
 
 
 PROBE = """<script>

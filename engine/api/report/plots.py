@@ -8,7 +8,7 @@ from html import escape
 
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 18, 12, 30
-"""The margins around the area of a plot. `report.js` uses the same margins."""
+"""The margins around the area of a plot. `report.js` uses the same margins. Long texts of ticks need a wider `LEFT`."""
 COLOURS = 8
 """The number of colours of `report.css`. The lines of further runs repeat the colours with another dash."""
 DASHES = ("", "6 3", "2 3")
@@ -26,15 +26,34 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
-    """Return a number as text for a tick: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
+def short(value: float, digits: int = 3) -> str:
+    """Return a number as text for a tick, with some significant digits: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
+            return f"{_rounded(value / size, digits)}{unit}"
     if 0 < abs(value) < 0.01:
         power = math.floor(math.log10(abs(value)) + 1e-9)
-        return f"{value / 10.0**power:.3g}e{power}"
-    return f"{value:.3g}"
+        return f"{_rounded(value / 10.0**power, digits)}e{power}"
+    return _rounded(value, digits)
+
+
+def _rounded(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):.15g}"
+
+
+def labels(values: Sequence[float]) -> list[str]:
+    """Return the texts of ticks, with at least 3 significant digits, and as many as make all texts different."""
+    found: list[str] = []
+    for digits in range(3, 13):
+        found = [short(value, digits) for value in values]
+        if len(set(found)) == len(found):
+            break
+    return found
+
+
+def left_margin(texts: Sequence[str]) -> int:
+    """Return the margin left of a plot, in which the texts of its ticks have room."""
+    return max(LEFT, 12 + 9 * max(map(len, texts), default=0))
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
@@ -65,22 +84,25 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
     low, high = limits([y for _, y in points])
     first, last = limits([x for x, _ in points])
     first = 0.0 if 0 < first < last / 2 else first
+    rows, columns = ticks(low, high), ticks(first, last)
+    names = labels(rows)
+    left = left_margin(names)
 
     def x_of(x: float) -> float:
-        return LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return left + (x - first) / (last - first) * (WIDTH - left - RIGHT)
 
     def y_of(y: float) -> float:
         return HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
     grid = "".join(
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_of(y):.1f}" y2="{y_of(y):.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y_of(y) + 4:.1f}" text-anchor="end">{escape(short(y))}</text>'
-        for y in ticks(low, high)
+        f'<line class="grid" x1="{left}" x2="{WIDTH - RIGHT}" y1="{y_of(y):.1f}" y2="{y_of(y):.1f}"/>'
+        f'<text x="{left - 6}" y="{y_of(y) + 4:.1f}" text-anchor="end">{escape(name)}</text>'
+        for y, name in zip(rows, names)
     )
-    grid += f'<line class="base" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
+    grid += f'<line class="base" x1="{left}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
     grid += "".join(
-        f'<text x="{x_of(x):.1f}" y="{HEIGHT - 9}" text-anchor="middle">{escape(short(x))}</text>'
-        for x in ticks(first, last)
+        f'<text x="{x_of(x):.1f}" y="{HEIGHT - 9}" text-anchor="middle">{escape(name)}</text>'
+        for x, name in zip(columns, labels(columns))
     )
     paths = "".join(f'<path {line_style(index)} d="{path(line, x_of, y_of)}"/>' for index, line in lines)
     return (

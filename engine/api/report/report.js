@@ -1,21 +1,29 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const W = 480, H = 250, L = 60, R = 18, T = 12, B = 30, NS = "http://www.w3.org/2000/svg";
+  const W = 480, H = 250, LEFT = 60, R = 18, T = 12, B = 30, NS = "http://www.w3.org/2000/svg";
   const DASHES = ["", "6 3", "2 3"];
   const UNITS = { step: "step", seconds: "time", samples: "samples" };
   let axis = "step", log = false;
   const num = (v) => (typeof v === "string" ? Number(v) : v);
-  const short = (v) => {
+  const short = (v, digits = 3) => {
     const a = Math.abs(v);
-    for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (a >= size) return +(v / size).toPrecision(3) + unit;
+    for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (a >= size) return +(v / size).toPrecision(digits) + unit;
     if (a > 0 && a < 0.01) {
       const power = Math.floor(Math.log10(a) + 1e-9);
-      return +(v / 10 ** power).toPrecision(3) + "e" + power;
+      return +(v / 10 ** power).toPrecision(digits) + "e" + power;
     }
-    return String(+v.toPrecision(3));
+    return String(+v.toPrecision(digits));
   };
-  const clock = (s) => (s < 120 ? short(s) + " s" : s < 7200 ? short(s / 60) + " min" : short(s / 3600) + " h");
+  const clock = (s, digits) => (s < 120 ? short(s, digits) + " s" : s < 7200 ? short(s / 60, digits) + " min" : short(s / 3600, digits) + " h");
+  const labels = (values, text) => {
+    let found = [];
+    for (let digits = 3; digits < 13; digits++) {
+      found = values.map((v) => text(v, digits));
+      if (new Set(found).size === found.length) break;
+    }
+    return found;
+  };
   const ticks = (lo, hi) => {
     const span = hi - lo;
     if (!(span > 0)) return [lo];
@@ -58,17 +66,20 @@
     });
     [y0, y1] = limits(y0, y1); [x0, x1] = limits(x0, x1);
     if (x0 > 0 && x0 < x1 / 2) x0 = 0;
+    const rows = ticks(y0, y1), columns = ticks(x0, x1);
+    const names = labels(rows, (y, digits) => short(log ? 10 ** y : y, digits));
+    const L = Math.max(LEFT, 12 + 9 * Math.max(0, ...names.map((name) => name.length)));
     const px = (x) => L + ((x - x0) / (x1 - x0)) * (W - L - R);
     const py = (y) => H - B - ((y - y0) / (y1 - y0)) * (H - T - B);
     const svg = figure.querySelector("svg"), axes = svg.querySelector(".axes"), group = svg.querySelector(".lines");
     axes.replaceChildren(); group.replaceChildren();
-    for (const y of ticks(y0, y1)) {
+    rows.forEach((y, i) => {
       axes.append(make("line", { class: "grid", x1: L, x2: W - R, y1: py(y), y2: py(y) }));
-      axes.append(make("text", { x: L - 6, y: py(y) + 4, "text-anchor": "end" }, short(log ? 10 ** y : y)));
-    }
+      axes.append(make("text", { x: L - 6, y: py(y) + 4, "text-anchor": "end" }, names[i]));
+    });
     axes.append(make("line", { class: "base", x1: L, x2: W - R, y1: H - B, y2: H - B }));
-    for (const x of ticks(x0, x1))
-      axes.append(make("text", { x: px(x), y: H - 9, "text-anchor": "middle" }, axis === "seconds" ? clock(x) : short(x)));
+    const below = labels(columns, axis === "seconds" ? clock : short);
+    columns.forEach((x, i) => axes.append(make("text", { x: px(x), y: H - 9, "text-anchor": "middle" }, below[i])));
     for (const { line, points } of shown) {
       let d = "", pen = false;
       points.forEach(([x, y], i) => {
@@ -80,7 +91,7 @@
       const dash = DASHES[Math.floor(line.run / 8) % 3], more = dash ? { "stroke-dasharray": dash } : {};
       group.append(make("path", { class: "line c" + (line.run % 8), d, ...more }));
     }
-    figure.state = { shown, px, x0, x1, svg };
+    figure.state = { shown, px, x0, x1, svg, L };
   };
 
   const point = (figure, x) => {
@@ -108,7 +119,7 @@
     box.tabIndex = 0;
     box.addEventListener("pointermove", (event) => {
       const area = figure.state.svg.getBoundingClientRect();
-      const share = (((event.clientX - area.left) / area.width) * W - L) / (W - L - R);
+      const L = figure.state.L, share = (((event.clientX - area.left) / area.width) * W - L) / (W - L - R);
       point(figure, figure.state.x0 + Math.min(1, Math.max(0, share)) * (figure.state.x1 - figure.state.x0));
     });
     box.addEventListener("keydown", (event) => {
