@@ -1,6 +1,6 @@
-"""The seams: parts of a step that callbacks can replace, each with a default.
+"""The seams: parts of a step that callbacks can replace. Each seam has a default.
 
-Callbacks fill them during `on_setup`. Only one callback can fill a seam. A second callback for a seam is an error.
+Callbacks fill seams during `on_setup`. If two callbacks fill the same seam, this is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..events.errors import SubscriptionError
+from .optim.clipping import clip_gradients as clip_gradients
 
 LoadModel = Callable[[nn.Module, dict[str, torch.Tensor]], tuple[list[str], list[str]]]
 Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
@@ -42,21 +43,8 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return _NOTHING
 
 
-def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Clip gradients to `max_norm` and return their norm before clipping. With 0, only measure the norm."""
-    total = nn.utils.get_total_norm([_dense(weight.grad) for weight in parameters if weight.grad is not None])
-    if max_norm > 0:
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
-    return total
-
-
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    # For a sparse gradient, the summed values of each index. All other entries are zero.
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
 def _zero_grad(parameters: list[nn.Parameter]) -> None:
-    # Does what `model.zero_grad()` does, without collecting the parameters in every step.
+    # Has the same effect as `model.zero_grad()`, but need not collect the parameters in every step.
     for parameter in parameters:
         parameter.grad = None
 
@@ -103,14 +91,15 @@ class Seams:
     prepare_model: Callable[[nn.Module], nn.Module]
     """Change the model before its optimizer is built. Default: no change."""
     make_optimizer: Callable[[Callable[[], Optimizer]], Optimizer]
-    """Build the optimizer. Receives the default factory; the default calls it."""
+    """Build the optimizer. Receives a function that builds the default optimizer. Default: call this function."""
     wrap_model: Callable[[nn.Module, Optimizer | None], nn.Module]
     """Wrap the model for training. Receives the model and the optimizer. Default: the model itself."""
     make_schedule: Callable[[Callable[[], Any]], Any]
-    """Build the learning-rate schedule. Receives the default factory; the default calls it."""
+    """Build the learning-rate schedule. Receives a function that builds the default schedule. Default: call this
+    function."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
     """Return the context around forward and backward of a batch. Receives the model, and whether the batch is the last
-    of its step."""
+    of its step, so that gradients are reduced only then. Default: no effect."""
     train_batch: Callable[[Any], Any]
     """Wrap forward and backward of a batch, to skip it for example. Receives the function that makes them, a
     `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the function itself."""
@@ -119,7 +108,8 @@ class Seams:
     clip: Clip
     """Clip gradients to a norm and return the norm before clipping. Default: `clip_gradients`."""
     step: Callable[[Optimizer], bool]
-    """Step the optimizer and return whether the weights changed. Not called with a scaler. Default: `step()`."""
+    """Step the optimizer and return whether the weights changed. With a scaler, the scaler steps the optimizer instead.
+    Default: `optimizer.step()`."""
     zero_grad: Callable[[list[nn.Parameter]], None]
     """Clear the gradients of parameters. Default: set them to None."""
     scaler: Scaler | None
@@ -131,9 +121,11 @@ class Seams:
     load_optimizer: Callable[[Optimizer, dict[str, Any]], None]
     """Load a full optimizer state. Called on every rank. Default: `load_state_dict()`."""
     model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
-    """Return the full weights; None: the model itself has the full weights. Called on every rank. Default: None."""
+    """Return the full weights, or None if the model itself has the full weights. Called on every rank. Default:
+    None."""
     full_gradients: Callable[[nn.Module], dict[str, torch.Tensor]]
-    """Return the full gradients by name. Called on every rank, after `on_gradients` began. Default: `.grad`."""
+    """Return the full gradients by name. Called on every rank, from `on_gradients` to `on_optimizer_step`. Default: the
+    `.grad` of each parameter."""
     load_model: LoadModel
     """Load full weights and return missing and unexpected names. Called on every rank. Default: `load_model`."""
 
@@ -161,11 +153,11 @@ class Seams:
         """Fill seams by name.
 
         Args:
-            by: the id of the callback. If a second callback fills the same seam, the error names this id.
+            by: the id of the callback, for errors.
             **fillings: seam name -> the function or object to use.
 
         Raises:
-            SubscriptionError: for an unknown seam, or for a seam that another callback filled.
+            SubscriptionError: for an unknown seam, or for a seam that is already filled.
         """
         for seam, filling in fillings.items():
             if seam not in Seams.__annotations__:
