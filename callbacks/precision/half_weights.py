@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...engine.arguments import TrainingArguments
-from ...engine.optim.clipping import clip_gradients
 from ...engine.run import Run
+from ...engine.seams import clip_gradients
 from ...events.stages import Stage, order
 from .mixed_precision import DTYPES, MixedPrecision
 

@@ -22,8 +22,8 @@ from ...callbacks.parallel.ddp import DDP, send_buffers
 from ...callbacks.parallel.wrapping import trainable
 from ...callbacks.precision.mixed_precision import DTYPES, MixedPrecision
 from ...engine.arguments import TrainingArguments
-from ...engine.optim.clipping import clip_gradients
 from ...engine.run import Run
+from ...engine.seams import clip_gradients
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import ArgumentError

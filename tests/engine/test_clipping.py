@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainbus.engine.optim import clipping
+from trainbus.engine import seams
 
 Gradients = Callable[[], list[torch.Tensor | None]]
 
@@ -50,13 +50,13 @@ def parameters_with(gradients: list[torch.Tensor | None]) -> list[nn.Parameter]:
 @pytest.mark.parametrize("limit", [0.0, 1e-3, 1.0, 1e9])
 @pytest.mark.parametrize("name", [*ONE_GROUP, *SEVERAL_GROUPS])
 def test_norm_and_gradients_equal_those_of_torch(name: str, limit: float, monkeypatch: pytest.MonkeyPatch):
-    searches, original = [], clipping._clip_groups
-    monkeypatch.setattr(clipping, "_clip_groups", lambda *given: searches.append(1) or original(*given))
+    searches, original = [], seams._clip_groups
+    monkeypatch.setattr(seams, "_clip_groups", lambda *given: searches.append(1) or original(*given))
     torch.manual_seed(0)
     gradients = {**ONE_GROUP, **SEVERAL_GROUPS}[name]()
     ours, theirs = parameters_with(gradients), parameters_with(gradients)
 
-    norm = clipping.clip_gradients(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), ours, limit)
+    norm = seams.clip_gradients(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), ours, limit)
     expected = torch.nn.utils.clip_grad_norm_(theirs, limit if limit else float("inf"))
 
     assert bool(searches) == (name in SEVERAL_GROUPS)
@@ -75,7 +75,7 @@ def test_gradients_with_a_graph_are_clipped_without_a_record_of_the_clipping():
     (gradient,) = torch.autograd.grad(weight.pow(3).sum(), [weight], create_graph=True)
     weight.grad = gradient
     version = gradient._version
-    norm = clipping.clip_gradients(torch.optim.SGD([weight]), [weight], 1.0)
+    norm = seams.clip_gradients(torch.optim.SGD([weight]), [weight], 1.0)
     assert not norm.requires_grad
     assert gradient._version == version + 1
     assert weight.grad.norm().item() == pytest.approx(1.0)

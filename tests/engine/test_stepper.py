@@ -16,8 +16,7 @@ from support.data import points
 from support.models import Regression
 from support.outcomes import history, same_weights, weights
 from support.trainers import regression_trainer
-from trainbus.engine.optim.clipping import clip_gradients
-from trainbus.engine.seams import Seams
+from trainbus.engine.seams import Seams, clip_gradients
 from trainbus.events import Callback, Stage, SubscriptionError
 from trainbus.events.stages import order
 
