@@ -1,4 +1,4 @@
-"""The engine: the loop, the step, evaluation, data, checkpoints, and the Trainer that puts them together."""
+"""The engine: the loop, the step, evaluation, data, checkpoints, and the Trainer that combines them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The training loop: a state machine that announces the events of a run. It knows no feature.
+"""The training loop: a state machine that announces the events of a run. It contains no feature.
 
-The loop takes the batches of each step from a source, makes the step and announces the events. It serves the raised
-flags in a fixed order: log, evaluate, save. Everything else is a callback.
+The loop takes the batches of each step from a source, makes the step and announces the events. After each step and
+epoch, it serves the raised flags in a fixed order: log, evaluate, save. Everything else is a callback.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class StepBatches(Protocol):
     """The batches of one optimizer step."""
 
     batches: int
-    """Number of batches on this rank."""
+    """The number of batches on this rank."""
     rows: int
-    """Number of samples, over all ranks."""
+    """The number of samples, over all ranks."""
 
 
 class BatchSource(Protocol):
@@ -96,8 +96,8 @@ class Loop:
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.
             epochs: the maximum number of epochs.
-            batches_per_epoch: batches of one rank in a whole epoch, the unit of `state.epoch`.
-            position: where to begin. The loop advances it.
+            batches_per_epoch: batches of one rank in a whole epoch. `state.epoch` is computed from it.
+            position: the position in the data at which the loop begins. The loop advances it.
             agree: makes all ranks agree on the raised flags. It does nothing in a single process.
         """
         self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
@@ -160,7 +160,7 @@ class Loop:
         state, control, position, length = self.state, self.control, self.position, self._length()
         stops = control.should_training_stop
         short = 0 < position.batches < length
-        position.cut = stops and position.batches not in (0, length)  # a resumed run continues inside of this epoch
+        position.cut = stops and position.batches not in (0, length)  # a resumed run continues inside this epoch
         if position.batches == 0:
             control.request_by_run("training_stop", f"epoch {position.epoch + 1} of the data has no batch")
         elif short and position.epoch + 1 >= self.epochs and not (stops or control.should_epoch_stop):
@@ -187,7 +187,7 @@ class Loop:
         self._batches = None
 
     def _serve(self) -> None:
-        """Do the requested work in the order of SERVED, and drop what is vetoed."""
+        """Do the requested work in the order of `SERVED`, and drop vetoed requests."""
         self.agree(self.control)
         if not self.control.pending:
             return

@@ -53,7 +53,7 @@ def _of(path: str) -> Any:
     def write(run: Run, value: Any) -> None:
         setattr(getattr(run, record), name, value)
 
-    # attrgetter is C code: a handler's parameter costs no Python call.
+    # attrgetter is C code, so reading a parameter for a handler calls no Python function.
     return property(attrgetter(path), write)
 
 
@@ -69,17 +69,17 @@ class Run:
     model: nn.Module
     """The user's model, unwrapped."""
     model_wrapped: nn.Module
-    """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used."""
+    """The model that a step calls: the user's model, wrapped by DDP, FSDP or another wrapper if one is used."""
     processing_class: Any
     """The tokenizer or processor of the model."""
     optimizer: Any
-    """The optimizer; None before training."""
+    """The optimizer; None before the first training."""
     lr_scheduler: Any
-    """The learning-rate schedule; None before training."""
+    """The learning-rate schedule; None before the first training."""
     ranks: Ranks
     """This process and its process group."""
     services: Services
-    """Logging, evaluating, saving and publishing on request."""
+    """The methods with which callbacks log, evaluate, save and publish."""
     bus: EventBus
     """The event bus of the trainer."""
     activity: Activity
@@ -99,11 +99,11 @@ class Run:
     logs: dict[str, Any]
     """The values of the current log. Handlers that run before REPORT may add to them."""
     requested_by: frozenset[str]
-    """The authors of the request that is being served."""
+    """The ids of the callbacks whose request the run serves now."""
     prediction: Any = None
     """Predictions and labels of an evaluation batch. Handlers of `on_prediction_step` receive them; None elsewhere."""
     saved_step: int = 0
-    """The step of the save that made a checkpoint superfluous. Handlers of `on_delete` receive it; 0 elsewhere."""
+    """The step of the save or evaluation after which a checkpoint was deleted, in `on_delete`; 0 elsewhere."""
     checkpoint: Any
     """The checkpoint that is being written or was restored."""
     run: Run
@@ -156,7 +156,7 @@ class Run:
             control: the flags that callbacks raise.
             model: the user's model, unwrapped.
             ranks: this process and its process group.
-            services: logging, evaluating, saving and publishing on request.
+            services: the methods with which callbacks log, evaluate, save and publish.
             processing_class: the tokenizer or processor of the model.
             plugins: one line for each plugin that is attached, or that a setting left out.
         """
@@ -227,7 +227,7 @@ class Run:
         self.session.randomness = rng_states
 
     def rng_states(self) -> dict[str, Any]:
-        """Return all RNG states. The key `own` has the states of generators of datasets, collator and sampler."""
+        """Return all RNG states. The key `own` has the states of generators inside datasets, collator and sampler."""
         return {**random_states(), "own": self.services.data_generators().read()}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
@@ -245,7 +245,7 @@ class Run:
         self.step.batch = self.step.outputs = None
 
     def release(self) -> None:
-        """Drop every reference to the process group: wrapped model, optimizer, schedule and seams."""
+        """With several processes, drop all objects that refer to the process group, such as the wrapped model."""
         if not self.ranks.single_process:
             self.unwrap()
             self.session.seams = Seams()
@@ -260,7 +260,7 @@ class Run:
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Give an evaluation its own record. After an evaluation inside of another one, the outer record is used again.
+        """Give an evaluation its own record in a `with` block. Then use the record of the outer evaluation again.
 
         Args:
             prefix: the prefix of the metric names.
@@ -287,7 +287,7 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of a step that callbacks use to decide, from all its evaluations."""
+        """Return the metrics of all evaluations at a step from which callbacks decide."""
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -349,14 +349,14 @@ class Run:
         self.losses = Losses(self.state.global_step, self.args.device, self.ranks.gather)
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary of this training session. The first call makes it."""
+        """Return the summary of this training session. The first call computes it."""
         session = self.session
         if not session.summary:
             session.summary = train_summary(self, session.first_step, session.began[0])
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count, from 1, that the filters `every` and `once` of subscribed functions compare with."""
+        """Return the count of a clock, from 1, for filters such as `every`. `calls` is the count of `Clock.CALLS`."""
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:

@@ -1,4 +1,4 @@
-"""Sessions: the end of a session closes all its resources. If an error ends the session, it is raised after that."""
+"""Sessions: when a session ends, all its resources are closed. An error that ends it is raised after that."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def session(run: Run, mode: str) -> Iterator[None]:
-    """Enclose training, evaluation or prediction in a session. Inside an open session, it opens no second one.
+    """Enclose a training, an evaluation or a prediction in a session. Inside an open session, this does nothing.
 
-    It announces `on_setup` for evaluation and prediction. Training announces `on_setup` itself, after it built the
-    optimizer and loaders. If an error ends the session, the session announces `on_exception`. It always announces
-    `on_close` at the end.
+    For evaluation and prediction, the session announces `on_setup`. A training announces `on_setup` itself, after it
+    built the loader and before it builds the optimizer. If an error ends the session, the session announces
+    `on_exception`. It always announces `on_close` at the end.
 
     Args:
         run: the run.
@@ -72,5 +72,5 @@ def _announce_ending(run: Run, event: str) -> None:
     """Announce an event of a session that failed. A second error is logged and does not replace the first."""
     try:
         run.announce(event)
-    except BaseException as error:  # also Ctrl-C: whatever began is closed, and the original error is raised
+    except BaseException as error:  # also Ctrl-C: all resources are closed, and the original error is raised
         logger.error("%s failed while the run was ending with %r: %s", event, run.exception, error, exc_info=error)

@@ -47,13 +47,15 @@ class Stepper:
         Args:
             run: the record. The stepper writes `run.step`.
             training_step: forward and backward of one batch.
-            count_items: returns the number of label items of a step; None if the loss does not use this number.
+            count_items: a function that returns the number of label items of a step. It returns None if the loss does
+                not use this number.
             max_grad_norm: the norm to clip gradients to; 0 only measures it.
             filter_nonfinite: leave non-finite losses out of the logged average.
-            agree: makes the ranks agree on whether the update is skipped. The default does nothing, because all ranks
-                make the same decision.
+            agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
+                nothing.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
-            learning_rate: returns the learning rate of the update; by default the rate of the first parameter group.
+            learning_rate: a function that returns the learning rate of the update. Default: the rate of the first
+                parameter group.
             unclipped_parameters: the extra parameters that are neither clipped nor counted in the gradient norm.
         """
         self.run = run
@@ -67,12 +69,13 @@ class Stepper:
         self.parameters = [*run.unwrapped_model.parameters(), *extra_parameters]
         unclipped = {id(parameter) for parameter in unclipped_parameters}
         self.clipped = [parameter for parameter in self.parameters if id(parameter) not in unclipped]
-        # Wrappers average the gradients of the model only.
+        # A wrapper such as DDP averages only the gradients of the model, so the stepper averages those of other
+        # parameters.
         self._to_average = [] if run.ranks.single_process else list(extra_parameters)
-        # A schedule that reads a metric steps after an evaluation, when there is a metric.
+        # A schedule that reads a metric does not step here. It steps after an evaluation.
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
-        """The number of batches of the current step. A loss that is a mean over its batch is divided by this number."""
+        """The number of batches of the current step. A loss that is a mean over its batch is divided by it."""
         self.completing = True
         """Whether the current batch is the last of its step."""
 
@@ -80,7 +83,7 @@ class Stepper:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
         record, activity, marks = run.step, self.activity, self.marks
-        named = run.bus.named  # in each step, because a handler may be attached during the run
+        named = run.bus.named  # read in each step, because a handler may be attached during the run
         activity.name = FORWARD
         self.accumulating = window.batches
         items = self.count_items(window.items)

@@ -1,4 +1,4 @@
-"""Trainer: the class that joins arguments, model, data, callbacks and integrations to a run."""
+"""Trainer: the class that builds a run from arguments, model, data, callbacks and integrations."""
 
 from __future__ import annotations
 
@@ -56,27 +56,28 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     Args:
         model: a torch module that returns its loss. With `criterion` or `compute_loss_func`, it returns logits instead.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
-        data_collator: converts a list of samples to a batch. By default it stacks tensors, or pads with
-            `processing_class`.
-        train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. A `pandas.DataFrame`, and the
-            path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file, become datasets of their rows.
+        data_collator: converts a list of samples to a batch. The default pads with `processing_class` if this has a
+            method `pad`, and stacks tensors otherwise.
+        train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. It may also be a
+            `pandas.DataFrame`, or the path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file. Their rows are
+            the samples.
         eval_dataset: a dataset for evaluation, in the same forms as `train_dataset`, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
-        model_init: returns a new model, in place of `model`. Each `train()` calls it. If it has a parameter, it
-            receives the trial of a hyperparameter search, or None.
+        model_init: a function that returns a new model. Pass it in place of `model`. Each `train()` calls it. If it has
+            a parameter, it receives the trial of a hyperparameter search, or None outside of a search.
         compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It must divide by the number of items.
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
             metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
             not -100.
-        callbacks: callbacks, or callback classes. The stage of a handler decides when it runs, not its place in the
-            list.
+        callbacks: callbacks, or callback classes. The stage of a handler decides when it runs. The order of the list
+            matters only within a stage.
         optimizers: an optimizer and a schedule that replace the ones in `args`. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
         preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. It receives no
             `num_items_in_batch`. If the criterion or `compute_loss_func` is a module, it is trained too: its
-            parameters are updated, clipped, saved and resumed. Parameters that only the optimizer of `optimizers`
-            holds are not clipped.
+            parameters are updated, clipped, saved and resumed. Other parameters that the user adds to the optimizer of
+            `optimizers` are trained, but not clipped.
         tokenizer: the older name of `processing_class`.
 
     Raises:
@@ -153,7 +154,8 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         set_seed(args.seed, args.full_determinism)
         if args.own_log_level != "passive":
             print_messages(args.get_process_log_level())
-        # Compose callbacks before the process group exists. Packages that they import must not see it; see Ranks.join.
+        # Compose the callbacks before the process group exists, because packages that callbacks import must not see it.
+        # The reason is in `Ranks.join`.
         schedule_free = ScheduleFree.for_optimizers(
             args, inputs.optimizers[0], *(inputs.optimizer_cls_and_kwargs or ())[:1]
         )
@@ -214,7 +216,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         return cls._composed(args, callbacks, [ScheduleFree.for_optimizers(args, None)])[0]
 
     def _follow_arguments(self) -> None:
-        """Let arguments that the program changed after construction take effect."""
+        """Apply arguments that the program changed after the trainer was built."""
         args = self.args
         if args is not self.run.args:
             self.run.use_arguments(args)

@@ -220,7 +220,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_loss",
-        "The loss of a batch is computed, and not yet backpropagated.",
+        "The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it.",
         (_BATCH, _LOSS, _OUTPUTS),
         clock=Clock.STEP,
     ),

@@ -32,7 +32,7 @@ class EventMethods:
         """A batch is about to enter the model. Set `run.batch` to replace the batch."""
 
     def on_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch is computed, and not yet backpropagated."""
+        """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
 
     def on_substep_end(self, *args: Any, **kwargs: Any) -> Any:
         """A batch is backpropagated, and more batches of this step follow."""

@@ -198,7 +198,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The loss of a batch is computed, and not yet backpropagated."""
+            """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
 
         def on_substep_end(
             self,
@@ -878,7 +878,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The loss of a batch is computed, and not yet backpropagated."""
+        """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
 
     def on_substep_end(
         self,

@@ -41,7 +41,8 @@ INSTEAD: dict[str, str] = {
     "split_between_processes": "take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
     **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),
 }
-"""Name of accelerate's class that this class does not have -> what to use instead. Other names get a general error."""
+"""Name that accelerate's class has and this class does not -> what to use instead. The error for any other name is
+general."""
 
 
 PROCESSES = (
@@ -78,7 +79,7 @@ class AcceleratorState:
 
 @dataclass
 class Accelerator:
-    """Calls the run and the stepper. It has no state of its own."""
+    """An object in place of accelerate's `Accelerator`. Its methods call the run and the stepper."""
 
     run: Run
     """The run."""
@@ -90,9 +91,10 @@ class Accelerator:
     """The value that a program assigned to `even_batches`; None if no program assigned a value."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Backpropagate the loss of a batch. Announces `on_loss`. With float16, the loss is scaled.
+        """Announce `on_loss`, then backpropagate the loss of a batch. With float16, the loss is scaled.
 
-        As in transformers, it does not divide the loss by the accumulation steps. The training step does that.
+        As in transformers, this method does not divide the loss by the accumulation steps. The training step divides
+        it.
 
         Args:
             loss: a tensor with one element.
@@ -171,7 +173,7 @@ class Accelerator:
 
     @property
     def parallelism_config(self) -> None:
-        """None: tensor, context and sequence parallelism are not supported."""
+        """Always None: tensor, context and sequence parallelism are not supported."""
         return None
 
     @property
@@ -186,8 +188,8 @@ class Accelerator:
     def prepare(self, *parts: Any, **options: Any) -> Any:
         """Prepare a loader or a model. Optimizers and schedules are returned as they are.
 
-        A `DataLoader` that a program built itself gives each rank its share of the batches, and a new order in each
-        epoch. A model that is not the Trainer's is moved to the device.
+        A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches, in a
+        new order in each epoch. The Trainer's model is returned wrapped. Any other model is moved to the device.
         """
         prepared = tuple(self._prepared(part) for part in parts)
         return prepared[0] if len(prepared) == 1 else prepared
@@ -202,7 +204,7 @@ class Accelerator:
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Return the wrapped model for the run's model, and any other model on the device.
+        """Prepare a model: return the run's model wrapped, and move any other model to the device.
 
         Args:
             model: a module.
@@ -250,11 +252,13 @@ class Accelerator:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather tensors with any number of samples. A shorter second dimension is padded with -100.
 
-        With several ranks, the result includes the samples that fill up the last batch, at the end.
+        With several ranks, samples are repeated to fill up the last batch. The result has these samples too, at its
+        end.
 
         Args:
             input_data: nested tensors, or a list of objects.
-            use_gather_object: join the lists of all ranks. Lists without tensors are joined in any case.
+            use_gather_object: `input_data` is a list of objects: join the lists of all ranks. A list without tensors is
+                joined in any case.
         """
         if self.num_processes == 1:
             return input_data
@@ -264,7 +268,7 @@ class Accelerator:
 
     @property
     def distributed_type(self) -> str:
-        """How the ranks work together, by the name of accelerate: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`, ..."""
+        """How the ranks work together, as accelerate names it: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`, ..."""
         return self.run.args.distributed_state.distributed_type
 
     @property
@@ -305,7 +309,7 @@ class Accelerator:
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
         """Enter a context that averages gradients over the ranks in the last batch of a step only.
 
-        A training step runs inside of such a context, so this one does nothing.
+        The Trainer already calls each training step inside such a context, so this context does nothing.
 
         Args:
             *models: not used.

@@ -1,4 +1,4 @@
-"""The lines that a training logs before its first step, with the words of transformers."""
+"""The lines that a training logs before its first step. They have the same texts as in transformers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def announce_training(trainer: Any) -> None:
     """
     run, args = trainer.run, trainer.args
     loader, plan, state = run.train_dataloader, run.plan, run.state
-    # A loader has the method `__len__` even if its stream has no length.
+    # A loader always has the method `__len__`, even if its dataset is a stream without a length. So ask for the length.
     sized = length_of(loader) is not None or length_of(getattr(loader, "dataset", None)) is not None
     samples = trainer.num_examples(loader) if sized else run.train_batch_size * plan.max_steps
-    # Not `get_num_trainable_parameters`: transformers does not call this method here, and a program may override it.
+    # Do not call `get_num_trainable_parameters` here: a program may override it, and transformers does not call it
+    # here.
     trainable = count_elements(weight for weight in run.model.parameters() if weight.requires_grad)
     logger.info("***** Running training *****")
     logger.info("  Num examples = %s", f"{samples:,}")

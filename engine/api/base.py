@@ -1,4 +1,4 @@
-"""TrainerBase: the run's parts under the attribute names of transformers' Trainer."""
+"""TrainerBase: the attributes of transformers' Trainer, such as `state` and `model`. They read from the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Note metrics that an overridden `evaluate` logs or announces."""
+        """Record metrics that an overridden `evaluate` logs or announces."""
 
     @property
     def model(self) -> nn.Module:
@@ -62,7 +62,7 @@ class TrainerBase:
         self._use_model(model.to(self.args.device))
 
     def _follow_arguments(self) -> None:
-        """Let arguments that the program changed after construction take effect."""
+        """Apply arguments that the program changed after the trainer was built."""
         raise NotImplementedError
 
     def _order_seed(self) -> int:

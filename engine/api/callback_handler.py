@@ -51,10 +51,10 @@ class HasCallbacks(Protocol):
         """Detach a callback."""
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Note metrics that an overridden `evaluate` announces."""
+        """Record metrics that an overridden `evaluate` announces."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether the present `on_save` is announced already."""
+        """Return whether `on_save` of the current step is announced already."""
 
 
 class CallbackHandler:
@@ -72,9 +72,10 @@ class CallbackHandler:
 
     A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The engine then calls the replacement once per event, in the stage DECIDE. During this call, `callbacks` has the
-    callbacks whose handlers take `(args, state, control, **kwargs)` and run in DECIDE. The bus calls all other
-    handlers, as before. A program may set other attributes too. They are kept.
+    The engine then calls the replacement once per event, in the stage DECIDE. The replacement stands for the handlers
+    that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` has the callbacks with
+    these handlers. The bus calls all other handlers itself, as before. A program may also set any other attribute of
+    this object.
     """
 
     trainer: HasCallbacks
@@ -95,9 +96,9 @@ class CallbackHandler:
 
     @property
     def callbacks(self) -> MutableSequence[Any]:
-        """All callbacks and subscribed functions, in order of attachment. A change of the list attaches or detaches.
+        """All callbacks and subscribed functions, in order of attachment. Changing the list attaches or detaches.
 
-        In a replaced method, these are the callbacks that the method calls.
+        While a replaced method runs, the list has only the callbacks that this method calls.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -117,10 +118,9 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """Call the callbacks through the methods of another handler, such as a subclass of transformers' own.
+        """Call the callbacks through the methods of another callback handler, such as a subclass of transformers' own.
 
-        This attaches the callbacks of that handler that are not attached yet. The attributes of that handler become
-        attributes of this object.
+        Its callbacks are attached, unless they are attached already. Its attributes become attributes of this object.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -160,10 +160,10 @@ class CallbackHandler:
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A function that replaces a method calls the callbacks from now on.
+        """Set an attribute. A function for `call_event` or an event method calls the callbacks from now on.
 
         Raises:
-            ArgumentError: if the replaced method calls no callbacks, or if the value of a method is not a function.
+            ArgumentError: if `name` is another method, or if the value for a method is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -197,7 +197,7 @@ class CallbackHandler:
             "It has one method per event, named `on_...`."
         )
 
-    # The two levels of transformers: the method of an event calls `call_event`, and `call_event` the callbacks.
+    # As in transformers, the method of an event calls `call_event`, and `call_event` calls the callbacks.
 
     def _at_event(self, event: str, work: Call, args: Any, state: Any, control: Any, *more: Any, **named: Any) -> Any:
         if self._calls(event):
@@ -216,7 +216,7 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether a replaced method is running that calls the handlers of this event."""
+        """Return whether a replaced method runs now, and calls the handlers of this event."""
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -241,7 +241,7 @@ class CallbackHandler:
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the methods with the name of an event that is not in the catalogue. transformers calls any name too."""
+        """Call the callbacks' methods of a name that is not in the catalogue. transformers calls any name too."""
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
@@ -265,7 +265,7 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions of an event. A call of the replaced method stands for the handlers that it calls."""
+        """Return the subscriptions of an event. The replaced method is one, in place of the handlers that it calls."""
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -289,7 +289,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which handlers may announce other events."""
+        """Return a context in which no replaced method counts as running. Handlers can announce events in it."""
         return self._calling(None)
 
 
@@ -325,10 +325,10 @@ class _Given:
 
 
 class AttachedCallbacks(MutableSequence[Any]):
-    """The callbacks of a trainer as a list. A change attaches, detaches or reorders them."""
+    """The callbacks of a trainer as a list. Changing the list attaches, detaches or reorders callbacks."""
 
     def __init__(self, trainer: HasCallbacks) -> None:
-        """Show the callbacks of a trainer."""
+        """Create the list for a trainer."""
         self._trainer = trainer
 
     def _now(self) -> list[Any]:
@@ -383,7 +383,7 @@ class AttachedCallbacks(MutableSequence[Any]):
 
 
 class _Authors(list[Any]):
-    """The callbacks that a replaced method calls. A flag write of a callback has this callback as author."""
+    """The callbacks that a replaced method calls. In a loop over them, the current one is the author of flag writes."""
 
     def __init__(self, routed: _Routed, run: Run) -> None:
         super().__init__(each.owner for each in routed.handlers)

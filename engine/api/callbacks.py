@@ -37,7 +37,8 @@ class CallbackMethods(TrainerBase):
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """An object with one method per event that calls the callbacks, for a loop of your own: a `CallbackHandler`."""
+        """A `CallbackHandler`. It has one method per event. Each method calls the callbacks, for example from a loop of
+        your own."""
         return self._callback_handler
 
     @callback_handler.setter
@@ -55,11 +56,11 @@ class CallbackMethods(TrainerBase):
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
 
-        Functions that `on` subscribed, and a loss module, are not callbacks of the list, and are left out.
+        Functions that `on` subscribed are left out, and so is the callback that the Trainer adds for a loss module.
 
         Raises:
-            ArgumentError: lists every option with a value that cannot be written as text, such as a lambda or a
-                dataset.
+            ArgumentError: if an option has a value that cannot be written as text, such as a lambda or a dataset. The
+                error lists all such options.
         """
         functions = self.subscribed_functions
         return written(
@@ -70,7 +71,8 @@ class CallbackMethods(TrainerBase):
 
     @property
     def resume_report(self) -> ResumeReport:
-        """The result of the last resume for each callback state: restored, migrated, orphaned, new."""
+        """What the last resume did with each callback state: `restored`, `migrated`, `orphaned` (no callback for the
+        state) or `new` (no state for the callback)."""
         return self.run.callback_states.report
 
     @property
@@ -118,11 +120,13 @@ class CallbackMethods(TrainerBase):
         """Attach a callback, or an instance of a callback class. Return a handle that detaches it.
 
         Raises:
-            SubscriptionError: if `callback` is not a callback, or if its order is impossible. It is not attached then.
-            ArgumentError: if `callback` does not work with an attached callback. It is not attached then.
+            SubscriptionError: if `callback` is not a callback, or if its `before=` or `after=` cannot be satisfied.
+            ArgumentError: if `callback` does not work with an attached callback.
+
+        After an error, the callback is not attached.
         """
         attached = callback() if isinstance(callback, type) else callback
-        # A callback of transformers may call its own `on_init_end`, with more than the event passes.
+        # A callback of transformers may call its own `on_init_end` with values that the event does not pass.
         handle = self.bus.attach(attached, optional=("on_init_end",), open_ended=self.callback_handler.replaces_calls)
         self._warn_of_twin(attached, handle.owner_id)
         try:

@@ -34,14 +34,14 @@ def say(line: str) -> None:
 
 @contextmanager
 def open_console() -> Iterator[None]:
-    """Continue if stdout or stderr is closed, for example because a reader such as `head` ended or the terminal was
-    closed.
+    """Continue the program if the `with` block fails because stdout or stderr is closed or full.
 
-    A closed stream is replaced by the null device, so that prints of other code do not fail. A stream on a full disk
-    loses this output only: the disk may have space again later.
+    A stream is closed, for example, if its reader (such as `head`) ended, or if the terminal was closed. Such a stream
+    is replaced by the null device, so that prints of other code do not fail. If the disk of a stream is full, only this
+    output is lost: the disk may have space again later.
 
     Raises:
-        OSError, ValueError: if the block fails while both streams work.
+        OSError, ValueError: the error of the block, if both streams work.
     """
     try:
         yield
@@ -70,7 +70,7 @@ def _is_broken(name: str) -> bool:
         if _has_descriptor(name) and hasattr(select, "poll"):
             poll = select.poll()
             poll.register(stream.fileno(), 0)
-            if poll.poll(0):  # an error or a hang-up: nothing reads it
+            if poll.poll(0):  # an error or a hang-up: no reader is left
                 return True
         stream.flush()
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def _has_descriptor(name: str) -> bool:
 
 
 def _discard(name: str) -> None:
-    """Let a stream write to the null device."""
+    """Make a stream write to the null device."""
     if _has_descriptor(name):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, getattr(sys, name).fileno())

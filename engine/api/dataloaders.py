@@ -27,7 +27,7 @@ class DataLoaderMethods(LossMethods):
     """Methods that build data loaders, samplers and collators from datasets."""
 
     _integration: Callable[[str], Any]
-    """A function that returns an integration by name."""
+    """A function that returns an integration, such as `hub`, by its name."""
 
     train_dataset: Any
     eval_dataset: Any
@@ -35,7 +35,7 @@ class DataLoaderMethods(LossMethods):
     _signature_columns: list[str] | None = None
     """The columns to keep. None: the columns that the model takes. A program may set this attribute."""
     _told_columns: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
-    """What was logged about dropped columns: pairs of a description, such as `Training`, and the columns."""
+    """The dropped columns that were already logged: pairs of a description, such as `Training`, and the columns."""
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of the training batches. Override it for a loader of your own.
@@ -86,7 +86,7 @@ class DataLoaderMethods(LossMethods):
         return loader
 
     def _slice(self, dataset: Any, rows: int) -> Any:
-        """Return a random subset of an eval dataset. The subset depends on the seed, but on no generator of the run."""
+        """Return a random subset of an eval dataset. Only the seed of the arguments decides which samples it has."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
@@ -237,6 +237,7 @@ class DataLoaderMethods(LossMethods):
 
     @staticmethod
     def num_tokens(dataloader: Any, max_steps: int | None = None) -> int:
-        """Return the number of tokens in all batches; with `max_steps`, the tokens of the first batch x `max_steps`."""
+        """Return the number of tokens in all batches. With `max_steps`, return the tokens of the first batch times
+        `max_steps`."""
         counts = (int(batch["input_ids"].numel()) for batch in dataloader)
         return sum(counts) if max_steps is None else next(counts, 0) * max_steps

@@ -42,7 +42,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     _told_no_loss = False
     """Whether the warning about evaluations without a loss was logged."""
     _ignore_keys: list[str] | None = None
-    """The `ignore_keys` of evaluations during training."""
+    """The argument `ignore_keys_for_eval` of `train`, for evaluations during training."""
 
     @short_tracebacks
     def evaluate(
@@ -70,7 +70,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         scope = (
             self._evaluating(metric_key_prefix, eval_dataset, datasets)
             if self._override is None
-            else nullcontext(self._override)  # the override is the evaluation, and this is a part of it
+            else nullcontext(self._override)  # an override called this: its evaluation includes this one
         )
         with session(run, "evaluate"), run.activity(EVALUATION), scope as record:
             self.bus.announce("on_evaluate_begin")
@@ -134,7 +134,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate for a callback. An overridden `evaluate` that is running does not count these metrics as its own."""
+        """Evaluate for a callback. If an overridden `evaluate` is running, these metrics do not count as its
+        metrics."""
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
         try:
@@ -239,7 +240,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
 
-        It evaluates one batch if that is cheap. It does not change the run. See `engine/evaluation/rehearsal.py`.
+        To find the names, the method evaluates one batch, unless this would take long. It does not change the run. See
+        `engine/evaluation/rehearsal.py`.
 
         Raises:
             ArgumentError: for metrics that logs and checkpoints cannot hold.

@@ -19,7 +19,8 @@ def make_output_folder(args: TrainingArguments, bus: EventBus) -> None:
     """Create the output folder if a callback in the style of transformers is attached.
 
     transformers creates the folder in the constructor of the Trainer, and its callbacks write into it in `on_init_end`
-    and `on_train_begin`. A folder that cannot be created is an error when training begins.
+    and `on_train_begin`. If the folder cannot be created, this function does nothing, and the training raises an error
+    when it begins.
     """
     if args.should_save and _has_handler_in_the_style_of_transformers(bus):
         with contextlib.suppress(OSError, ValueError):

@@ -72,13 +72,14 @@ class TrainerInputs:
 
         Args:
             load: returns an integration by name.
-            loaders: the datasets that go through the trainer's own loaders: `train_dataset`, `eval_dataset`.
+            loaders: the inputs to convert: `train_dataset`, `eval_dataset` or both. A dataset is left out if a subclass
+                overrides the method that makes its loader.
         """
         sets = {name: as_dataset(getattr(self, name), load) for name in loaders}
         return replace(self, compute_metrics=as_metric_function(self.compute_metrics), **sets)
 
     def check_types(self) -> None:
-        """Refuse inputs of a wrong type, before any of them is used.
+        """Refuse inputs of a wrong type. Call it before any input is used.
 
         Raises:
             ArgumentError: if there are problems. The error lists every problem with its remedy.
@@ -138,7 +139,7 @@ class TrainerInputs:
 
         Args:
             args: the training arguments.
-            loaders: the datasets that go through the trainer's own loaders: `train_dataset`, `eval_dataset`.
+            loaders: the inputs to check, as in `loaded`.
 
         Raises:
             ArgumentError: if there are problems. The error lists every problem with its remedy.
@@ -205,7 +206,7 @@ _FUNCTIONS: dict[str, str] = {
     "preprocess_logits_for_metrics": "(logits, labels) -> logits",
     "criterion": "(logits, labels) -> loss",
 }
-"""The inputs that are functions, and what they do."""
+"""Name of an input that is a function -> its parameters and its result, for errors."""
 
 
 def _refuse(problems: list[str]) -> None:

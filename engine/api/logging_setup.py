@@ -1,4 +1,4 @@
-"""Logging set-up: print the messages of this library."""
+"""Set up Python's logging, so that the messages of this library are printed."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ class LossMethods(MomentMethods):
     _collected: tuple[Any, Any] = (None, None)
     """The return value of an overridden `get_batch_samples`: the batches of the step, and the number of their items."""
     _counting = False
-    """Whether `_get_num_items_in_batch` runs. Then `count_items` counts the items itself."""
+    """Whether `_get_num_items_in_batch` runs now. `count_items` then counts the items itself, and does not call it
+    again."""
     _told_own_loss = False
     """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
@@ -89,7 +90,7 @@ class LossMethods(MomentMethods):
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
         if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:
-            loss = loss * self.run.ranks.world_size  # DDP's average over ranks divides by it again
+            loss = loss * self.run.ranks.world_size  # because DDP's average over the ranks divides by it
         self.run.step.outputs = outputs
         return (loss, outputs) if return_outputs else loss
 

@@ -41,7 +41,8 @@ METRICS = (
 """The metrics that the hub knows by name."""
 
 NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
-"""Names of the builders in the library `datasets` for files and generators. They say nothing about the data."""
+"""Builders of the library `datasets` for files and generators. Their names say nothing about the data, so a card does
+not show them."""
 
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
 _NEEDED = "More information needed"

@@ -9,8 +9,8 @@ from ..loop import Loop, Phase
 
 
 class OverriddenService(Loop):
-    """A loop that calls the overridden method to serve requests. After the call, the requests of the step count as
-    served."""
+    """A loop that calls the override of `_maybe_log_save_evaluate` to serve requests. After the call, the requests of
+    the step count as served, even if the override did not serve them."""
 
     trainer: Any
     """The trainer."""

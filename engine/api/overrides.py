@@ -21,7 +21,8 @@ CALLED_BY_STEPS = (
     *("_get_learning_rate", "_get_num_items_in_batch", "_prepare_input", "autocast_smart_context_manager"),
     *("compute_loss_context_manager", "get_batch_samples"),
 )
-"""Methods that each step calls if a subclass overrides them. A step looks up names in this set, without a call."""
+"""Methods that each step calls if a subclass overrides them. The trainer's attribute `_overridden` has the overridden
+ones, so a step only looks up a name in a set."""
 
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _LIBRARY = __name__.partition(".")[0]
@@ -184,7 +185,8 @@ def arguments_of_evaluation(
 
 
 def _with_loss(loss: Any, outputs: Any) -> Any:
-    """Return a model's outputs. A tuple of predictions gets the loss in front, as if the model had computed it."""
+    """Return a model's outputs. If they are a tuple without a loss, the loss is put in front, as if the model had
+    computed it."""
     computed = isinstance(outputs, tuple) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0
     return (loss, *outputs) if isinstance(outputs, tuple) and not computed else outputs
 
@@ -209,4 +211,4 @@ _ADAPTERS: dict[str, Callable[[Method, set[str]], Method]] = {
     "evaluate": _evaluate,
     "predict": _predict,
 }
-"""Method -> the function that adapts an earlier signature."""
+"""Name of a method -> the function that adapts an override with an earlier signature."""

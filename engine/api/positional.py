@@ -26,7 +26,8 @@ PADDLENLP = (
 
 
 def _nearest_of(name: str, known: Iterable[str]) -> str:
-    """Return the nearest parameter of the Trainer, else the nearest training argument, as the end of a sentence."""
+    """Return the end of an error about an unknown parameter: the nearest parameter of the Trainer, or else the nearest
+    training argument."""
     arguments = [field.name for field in fields(TrainingArguments)]
     if name not in arguments and closest(name, known):
         return nearest(name, known)

@@ -22,13 +22,14 @@ CARD = "README.md"
 
 
 class Publisher(Protocol):
-    """Pushes to a hub and writes the metadata that hubs read. A callback offers a publisher as its `publisher`."""
+    """An object that pushes to a hub and writes the metadata that hubs read. A callback has it in its field
+    `publisher`."""
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name."""
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. Return the commit, or a future of it if not blocking."""
+        """Push the output folder without its checkpoints. Return the commit; with `blocking=False`, a future of it."""
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
         """Return the tags and the library that an existing card names in its header."""

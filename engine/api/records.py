@@ -19,14 +19,15 @@ class StepRecord:
     """One optimizer step. The stepper writes it."""
 
     batch: Any = None
-    """The current batch, or the last one of the finished step. A handler of `on_batch` may replace it."""
+    """The current batch; between two steps, the last batch of the finished step. A handler of `on_batch` may replace
+    it."""
     batch_index: int = 0
     """The number of the current batch in its step, from 0."""
     loss: Any = None
-    """The loss of the batch, a scalar tensor. In `on_loss`, it has its graph, and a handler may replace it. It is
-    detached after that."""
+    """The loss of the batch, a scalar tensor. In `on_loss` it has its autograd graph, and a handler may replace it.
+    After that, it is detached."""
     outputs: Any = None
-    """The outputs of the model for the batch. Kept after `on_loss` only if a handler names them."""
+    """The outputs of the model for the batch. After `on_loss`, the run keeps them only if a handler names them."""
     grad_norm: Any = None
     """The norm of the gradients before clipping, a scalar tensor."""
     learning_rate: float | None = None

@@ -28,7 +28,7 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_save_due": ("save",),
     "on_train_end": ("training_stop", "epoch_stop"),
 }
-"""Event -> the flags that read False again after the event, as in the loop."""
+"""Event -> the flags that become False after the event, as in the loop of a real run."""
 
 
 class ReplayError(TrainbusError):
@@ -42,7 +42,7 @@ class Absent:
     """
 
     def __init__(self, name: str) -> None:
-        """Stand for the parameter `name`."""
+        """Create the value of the parameter `name`."""
         object.__setattr__(self, "_name", name)
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -64,7 +64,7 @@ class Absent:
 
 
 class ReplayRun:
-    """The run that handlers read in a replay. It holds recorded values, and an `Absent` for each other parameter."""
+    """The run that handlers read in a replay. It holds recorded values. Any other attribute is an `Absent`."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Create the run in the state in which the first session of a recording begins."""
@@ -138,7 +138,7 @@ class Replayed:
     events: int = 0
     """The recorded events."""
     requests: list[Entry] = field(default_factory=list)
-    """The flag writes of the callback. A replay does not act on them."""
+    """The requests, vetoes and withdrawals of the callback. A replay records them, and does not act on them."""
 
 
 @dataclass

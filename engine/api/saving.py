@@ -61,9 +61,9 @@ class SavingMethods(MomentMethods):
         self._write_model(self.args.output_path if output_dir is None else Path(output_dir), state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Return a function that writes the present model to a folder later, on any thread; None if impossible.
+        """Freeze the model: return a function that writes its present weights to a folder later, on any thread.
 
-        It is impossible in two cases:
+        None if this is impossible, which it is in two cases:
 
         - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
           override writes the live model.
@@ -72,7 +72,7 @@ class SavingMethods(MomentMethods):
         Call it on every rank: ranks may hold parts of the weights.
 
         Args:
-            copy: returns a copy of a weight, given its name and the weight.
+            copy: a function that receives the name of a weight and the weight, and returns a copy of the weight.
         """
         overridden = self.overrides("save_model", "_save", "_save_checkpoint", *STATE_WRITERS)
         if overridden or not can_be_written_later(self.run.model):

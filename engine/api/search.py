@@ -24,7 +24,7 @@ from .inputs import TrainerInputs
 _PARTS_OF_A_RUN = frozenset(
     {"run", "bus", "_callback_handler", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"}
 )
-"""Attributes of a trainer that a trial builds again."""
+"""Attributes of a trainer that the trainer of a trial does not copy, because it builds its own."""
 
 
 class SearchMethods(CallbackMethods):

@@ -13,9 +13,9 @@ from .dry_batch.report import DryBatchReport
 
 
 class Services(Protocol):
-    """The interface for work on request, such as evaluating and saving.
+    """Work that a callback can request at any time, such as an evaluation. Callbacks use it as `run.services`.
 
-    `TrainerServices` implements it with the trainer's methods.
+    This is the interface. `TrainerServices` implements it with the trainer's methods.
     """
 
     def log(self, logs: dict[str, Any]) -> None:
@@ -69,9 +69,9 @@ class Services(Protocol):
 
 @dataclass(frozen=True)
 class TrainerServices:
-    """Calls the trainer's public methods. An override in a subclass is the method that runs.
+    """Calls the trainer's public methods. If a subclass overrides a method, the override runs.
 
-    Only the given options are passed, because an override may take fewer parameters.
+    Only options that the caller gives are passed on, because an override may take fewer parameters.
     """
 
     trainer: Any

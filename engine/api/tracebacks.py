@@ -1,4 +1,4 @@
-"""Short tracebacks: an error of this library shows the line of the user and the line that raised it."""
+"""Short tracebacks: the traceback of a `TrainbusError` shows the lines of the user and the line that raised it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
-                `args.output_dir`. "auto" means True if there is a checkpoint. Without one, it starts a new run.
+                `args.output_dir`. "auto" is the same as True if there is a checkpoint, and starts a new run otherwise.
             trial: the trial of a hyperparameter search, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are not predictions, for evaluations during
                 training.
@@ -78,7 +78,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return self._train(choose, trial)
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
-        """Return the checkpoint to resume from, and first try the batch size that an earlier session found."""
+        """Return the checkpoint to resume from; None for a new run. With `auto_find_batch_size`, also set the batch
+        size that an earlier session found."""
         run = self.run
         checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
         if checkpoint is not None and self.args.auto_find_batch_size:
@@ -217,13 +218,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run.replace_model(model)
         config: Any = getattr(model, "config", None)
         if hasattr(config, "use_cache") or hasattr(config, "save_pretrained"):
-            config.use_cache = self.args.use_cache  # training pays for the key-value cache and never reads it
+            config.use_cache = self.args.use_cache  # training never reads the key-value cache
         self._use_given_optimizers()
         self.objective = self._build_objective(model)
         collator_for(self.data_collator, model, training=True)  # refuses a model that it does not fit
 
     def _assemble(self, plan: RunPlan) -> None:
-        """Let the callbacks fill the seams, then build optimizer, wrapped model and schedule through the seams."""
+        """Announce `on_setup`, in which callbacks fill the seams. Then build optimizer, wrapped model and schedule
+        through the seams."""
         run = self.run
         self._forget_schedule()
         self.bus.announce("on_setup")
@@ -231,7 +233,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._make_optimizer(plan.max_steps)
         run.seams.clip = self._through_overrides(run.seams.clip)
         run.wrap(self._at("_wrap_model", lambda: run.seams.wrap_model(run.model, run.optimizer), run.model))
-        begin_training(run.model_wrapped)  # a wrapper is new, so its own mode may differ from its module's
+        begin_training(run.model_wrapped)  # the train mode of a new wrapper may differ from the mode of its module
         self._make_schedule(plan.max_steps)
         run.seams.zero_grad([*run.model.parameters(), *self._extra_parameters])
 

@@ -86,8 +86,8 @@ class Replacement:
     """The names of transformers that trainbus replaced. As a context manager, it restores them at the end."""
 
     names: dict[str, Any] = field(default_factory=dict)
-    """Place, such as `transformers.trainer.Trainer` -> the object there now. Empty if an earlier call replaced the
-    names."""
+    """Path of a name, such as `transformers.trainer.Trainer` -> the object of trainbus that it refers to now. Empty if
+    an earlier call had already replaced the names."""
     held: tuple[str, ...] = ()
     """The modules that were imported before the call. They keep the names of transformers."""
     _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
@@ -122,10 +122,10 @@ class Replacement:
 
 
 def _exchanged() -> dict[int, tuple[Any, Any]]:
-    """Return id of an object -> the object of transformers and the object of trainbus with the same name.
+    """Return the objects to exchange: id of an object -> the object of transformers, and the object of trainbus.
 
-    The ids of both objects are keys. Names that are already replaced are left out. The function imports every module in
-    `NAMES`, because modules that are imported later take the names from there.
+    The two objects have the same name, and the ids of both are keys. Names that are already replaced are left out. The
+    function imports every module in `NAMES`, because modules that are imported later take the names from there.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -148,9 +148,9 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 def _modules_of(package: str) -> list[ModuleType]:
     """Return the modules of a package.
 
-    `sys.modules` does not have all of them. transformers 5 replaces its top module while it is imported, and a program
-    may hold the replaced module object. The garbage collector lists such objects, except after `gc.freeze()`. So the
-    modules that other modules hold are added.
+    `sys.modules` does not have all of them: transformers 5 replaces its top module while it is imported, and a program
+    may still hold the replaced module object. The garbage collector lists such objects, except after `gc.freeze()`. So
+    the function also looks at the values of all modules.
     """
     loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
     held = [value for each in loaded for value in list(vars(each).values())]

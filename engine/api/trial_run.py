@@ -1,6 +1,4 @@
-"""The arguments for `fast_dev_run`, which makes the training, the evaluation and the data very short to test a
-program.
-"""
+"""The arguments for `fast_dev_run`: a very short training and evaluation, to test a program."""
 
 from __future__ import annotations
 
@@ -11,9 +9,10 @@ Arguments = TypeVar("Arguments", bound=Any)
 
 
 def trial_arguments(args: Arguments, evaluates: bool) -> Arguments:
-    """Return a copy of the arguments for `fast_dev_run` steps; the arguments themselves without `fast_dev_run`.
+    """Return a copy of the arguments that trains for `fast_dev_run` steps. Without `fast_dev_run`, return the
+    arguments.
 
-    Callbacks that the user lists, such as a `Checkpoint`, do not change.
+    Callbacks that the user passes to the Trainer, such as a `Checkpoint`, are not changed.
 
     Args:
         args: the training arguments.

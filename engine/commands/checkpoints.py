@@ -21,7 +21,7 @@ from ..checkpoint.write.retention import Keep
 from .json_output import print_json, versioned
 
 _SPEEDS = ("_runtime", "_per_second", "epoch")
-"""Endings of metrics that do not measure the model."""
+"""Suffixes of metrics that do not measure the model."""
 
 _ACTIONS = ("list", "verify", "prune", "export")
 
@@ -43,14 +43,22 @@ def add_to(commands: Any) -> None:
     verify.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
     verify.set_defaults(do=_verify)
 
-    prune = actions.add_parser("prune", help="delete checkpoints of the last run that need not be kept")
+    prune = actions.add_parser(
+        "prune", help="delete the checkpoints of the last run, except for those that --keep-last and --keep-best keep"
+    )
     prune.add_argument("folder", type=_folder, help="a folder of checkpoints")
-    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
-    prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="also keep the best K by --metric")
+    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N checkpoints")
+    prune.add_argument(
+        "--keep-best", type=int, default=0, metavar="K", help="also keep the K best checkpoints by --metric"
+    )
     prune.add_argument("--metric", metavar="M", help="the metric of --keep-best; default: eval_loss")
-    prune.add_argument("--mode", choices=("min", "max"), help="which value is best; default: min for losses, else max")
+    prune.add_argument(
+        "--mode",
+        choices=("min", "max"),
+        help="whether the smallest or the largest value is best; default: min for losses, max for other metrics",
+    )
     prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
-    prune.add_argument("--yes", action="store_true", help="do not ask on a terminal before deleting")
+    prune.add_argument("--yes", action="store_true", help="delete without asking (only a terminal asks)")
     prune.set_defaults(do=_prune)
 
     export = actions.add_parser("export", help="copy the model of a checkpoint, without the training state")
@@ -248,7 +256,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return step -> the reasons why its checkpoint is never deleted.
+    """Return the checkpoints that are never deleted: step -> the reasons.
 
     The reasons are `newest`, and `best` for the checkpoint that the newest one names as the best.
     """

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 
 _DESCRIPTION = (
-    "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "
-    "that `--callbacks` and `--plugins` name, and plugins that join every run. Nothing is trained. The arguments are "
-    "those of TrainingArguments, after a configuration file if there is one. Example: trainbus compose --eval_strategy "
-    "epoch --callbacks 'early_stopping(patience=3)'"
+    "Print the callbacks of a run with these arguments, as Python and as YAML: callbacks that the arguments build, "
+    "callbacks that `--callbacks` and `--plugins` name, and plugins that join every run. Nothing is trained. The "
+    "arguments are the fields of TrainingArguments. A configuration file may come first. Example: trainbus compose "
+    "--eval_strategy epoch --callbacks 'early_stopping(patience=3)'"
 )
 
 
@@ -25,7 +25,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         ArgumentError: for arguments or callbacks that are wrong.
     """
-    # Here, so that the module is imported without torch.
+    # Imported here, so that importing this module does not import torch.
     from ..arguments import TrainingArguments
     from ..arguments.cli.parser import ArgumentParser
     from ..arguments.plugins.build import as_yaml
@@ -38,7 +38,7 @@ def run(words: Sequence[str]) -> int:
     only = next((each.only for each in rest if isinstance(each, argparse.Namespace)), None)
     logger = logging.getLogger(__name__.partition(".")[0])
     before = logger.level
-    logger.setLevel(logging.ERROR)  # the composition is the output
+    logger.setLevel(logging.ERROR)  # only the callbacks are printed
     try:
         with redirect_stdout(sys.stderr):  # a plugin may print when it is imported
             composed = Trainer.compose(args)

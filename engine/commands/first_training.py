@@ -1,4 +1,4 @@
-"""Run a program up to its first `train()`, and do something else there: preview, measure or repeat a step."""
+"""Run a program up to its first `train()`, and do something else instead: preview, measure or repeat a step."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ TRAINING_ONLY = {
     **{"load_best_model_at_end": False, "push_to_hub": False, "plan": None, "max_time": None},
     **{"eval_on_start": False, "auto_find_batch_size": False, "dry_batch": False, "capsule": False},
 }
-"""The arguments of a training that writes and reports nothing. `with_arguments` also turns evaluations off."""
+"""Arguments with which a training writes and reports nothing. `with_arguments` also turns evaluations off."""
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
-"""Arguments with which no evaluation comes due. Callbacks that need evaluations refuse `eval_strategy="no"`."""
+"""Arguments with which no evaluation becomes due. `eval_strategy="no"` would not do: callbacks that need evaluations
+refuse it."""
 
 
 class Instead(Protocol[Result_co]):
@@ -41,12 +42,12 @@ class Instead(Protocol[Result_co]):
         Args:
             trainer: the trainer on which the program calls `train()`.
             train: the original `train()` of this trainer.
-            resume_from_checkpoint: what the program passes to `train()`.
+            resume_from_checkpoint: the value that the program passes to `train()`.
         """
 
 
 class Enough(BaseException):
-    """Ends a training in mid-run. It is not an `Exception`, so that no callback and no program catches it."""
+    """Ends a training early. It is not an `Exception`, so that no callback and no program catches it."""
 
 
 class _Left(BaseException):
@@ -66,8 +67,8 @@ def at_first_training(
 ) -> Result:
     """Run a program in this process up to its first `train()`, and return what `instead` returns there.
 
-    The output of the program goes to stderr, so that stdout holds the result only. Afterwards `sys.argv`, `sys.path`,
-    the main module and the Trainer are as before.
+    The output of the program goes to stderr, so that stdout has only the result of the command. At the end, `sys.argv`,
+    `sys.path`, the main module and the Trainer are restored.
 
     Args:
         program: a Python file, or the name of a module.
@@ -135,12 +136,12 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
 
 def is_tracker(callback: Any) -> bool:
-    """Return whether a callback is of an outside service, such as a tracker."""
+    """Return whether a callback belongs to an integration, such as a tracker."""
     return ".integrations." in _module_of(callback)
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether a callback is a tracker, or one of the callbacks that watch and report."""
+    """Return whether a callback belongs to an integration, or only watches and reports (`callbacks/monitor/`)."""
     return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
 
 

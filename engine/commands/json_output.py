@@ -8,11 +8,11 @@ from typing import Any
 from ...events.recording.files import written
 
 VERSION = 1
-"""The version of the JSON of a command. It grows if a field is removed, or gets another meaning."""
+"""The version of the JSON of a command. It increases if a field is removed, or gets another meaning."""
 
 
 def versioned(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a view with the version of their format."""
+    """Return the values that a command prints, with the version of the JSON in front."""
     return {"version": VERSION, **values}
 
 

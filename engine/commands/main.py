@@ -25,11 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program name. Default: the arguments of this process.
 
     Returns:
-        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done. For
-        `preview`, 1 is an error and 2 a difference from the plan of `--against`.
+        The exit status. 0: success. 1: the command found something, such as damage (`verify`) or a difference
+        (`diff`). 2: the command cannot be done. `preview` differs: 1 is an error, and 2 is a difference from the
+        preview of `--against`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:  # the errors of a program keep their traceback
+    if words[:1] == ["run"]:  # without the handling of errors below: the errors of a program keep their traceback
         options = _parser(words).parse_args(words)
         return int(options.do(options))
     try:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _done(words: list[str]) -> int:
-    """Do a command and return its exit status."""
+    """Run a command, print its error if it fails, and return the exit status."""
     status = ERROR_STATUS
     try:
         command = words[0] if words else ""
@@ -69,7 +70,8 @@ def _module(command: str) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations, and names the nearest command or option for an unknown one."""
+    """A parser that takes no abbreviations. For an unknown command or option, the error shows the nearest known
+    name."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
@@ -77,7 +79,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         options = [option for option in self._option_string_actions if option.startswith("--")]
         if self._subparsers is None and not any(action.nargs == argparse.REMAINDER for action in self._actions):
-            # Before argparse, which would name the missing argument that the user has misspelled.
+            # Check this before argparse does. For a misspelled option, argparse would say that an argument is missing.
             names = [word.partition("=")[0] for word in args or () if word.startswith("--") and word != "--"]
             self._refuse_unknown([name for name in names if name not in options], options)
         known, unknown = super().parse_known_args(args, namespace)
@@ -100,7 +102,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command line. Only the chosen command has arguments; the others have a line of help."""
+    """Return the parser of a command line. Only the chosen command has arguments. The others have only a line of
+    help."""
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = Parser(
         "trainbus",
@@ -125,7 +128,7 @@ def _add_installed(commands: Any, chosen: str) -> None:
         if name == chosen:
             _add(plugin, commands)
         else:
-            commands.add_parser(name, help=f"of {plugin.origin}", add_help=False)
+            commands.add_parser(name, help=f"a command of {plugin.origin}", add_help=False)
 
 
 def _add(plugin: Plugin, commands: Any) -> None:
@@ -151,7 +154,7 @@ def _add(plugin: Plugin, commands: Any) -> None:
 
 
 def problem_of(plugin: Plugin) -> str:
-    """Return why an installed command cannot be called; empty if it can. This imports it."""
+    """Return why the command of an installed package cannot be called; empty if it can. This imports the command."""
     try:
         _add(plugin, Parser("trainbus").add_subparsers(dest="command", parser_class=Parser))
     except TrainbusError as error:

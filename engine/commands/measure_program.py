@@ -1,4 +1,5 @@
-"""Measure some training steps of a program with changed arguments, in a process of `trainbus profile`."""
+"""Measure some training steps of a program with changed arguments. `trainbus profile` runs this module in a new process
+for each measurement."""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ class Stopwatch(Callback):
                     "rows_per_second": (state.samples_seen - self.rows) / seconds,
                     "step_seconds": seconds / (state.max_steps - self.warmup),
                 }
-                raise Enough  # what comes after the last step, such as an evaluation, is not measured
+                raise Enough  # the work after the last step, such as an evaluation, is not measured
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
     """Run a program up to the end of its first training, and return the rows per second of that training.
 
     Args:
-        spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder) and `module`. With
-            `describe`, do not train, and return the result of `describe`.
+        spec: a dict with `changes` (training arguments), `steps` and `warmup` (numbers of steps), `folder` (the output
+            folder), `module` (whether the program is a module) and `describe`. If `describe` is True, do not train, and
+            return the result of the function `describe`.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
     """

@@ -57,8 +57,8 @@ def checked_module(name: str) -> str:
     """Return the name of the module for the name of a package: `damp-spikes` becomes `damp_spikes`.
 
     Raises:
-        ArgumentError: if Python cannot import a module of this name, if such a module is installed, or if the name has
-            another meaning in texts.
+        ArgumentError: if Python cannot import a module of this name, if a module of this name is installed, or if the
+            name already has a meaning in the argument `callbacks` or in `TRAINBUS_PLUGINS`.
     """
     module = re.sub(r"[-.]+", "_", name).lower()
     if not module.isidentifier() or not module.isascii():
@@ -70,23 +70,24 @@ def checked_module(name: str) -> str:
         raise ArgumentError(f"{module!r} is a keyword of Python. Add a word, such as `{module}-plugin`.")
     if _is_own(module):
         raise ArgumentError(
-            f"trainbus has a callback {module!r}, which texts name instead. Add a word, such as `{module}-plugin`."
+            f"trainbus has a callback with the name {module!r}, so the argument `callbacks` could not select yours. "
+            f"Add a word, such as `{module}-plugin`."
         )
     if module in ("all", "none"):
         raise ArgumentError(
-            f"{module!r} has a meaning of its own in TRAINBUS_PLUGINS. Add a word, such as `{module}-plugin`."
+            f"{module!r} has a special meaning in TRAINBUS_PLUGINS. Add a word, such as `{module}-plugin`."
         )
     found = find_spec(module)
     if found is not None and found.origin is not None:  # a folder without code has no origin
         raise ArgumentError(
-            f"A module {module!r} is installed already, and two of one name hide each other. Add a word, such as "
-            f"`{module}-plugin`."
+            f"A module {module!r} is installed already, and Python finds only one module of a name. Add a word, such "
+            f"as `{module}-plugin`."
         )
     return module
 
 
 def _is_own(module: str) -> bool:
-    """Return whether texts name a callback of this library by this name. torch is not imported."""
+    """Return whether the name selects a callback of trainbus in the argument `callbacks`. torch is not imported."""
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}

@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 
 def own_first(words: list[str], flags: Collection[str], values: Collection[str] = ()) -> list[str]:
-    """Return the words of a command line. The options of the command may follow the program, up to `--`.
+    """Return the words of a command line with the options of the command in front.
+
+    The user may write these options after the program, up to `--`. The words after `--` belong to the program.
 
     Args:
         words: the command and its words.

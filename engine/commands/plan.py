@@ -1,4 +1,4 @@
-"""The command `trainbus plan`: print which sharding strategies fit the GPUs, and the arguments for each."""
+"""The command `trainbus plan`: print which ways to shard fit the GPUs, and the arguments for each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_to(commands: Any) -> None:
     sizes.add_argument("--batch", type=int, default=1, help="samples of a batch on one GPU (default: 1)")
     sizes.add_argument("--heads", type=int, help="attention heads, for attention that is not fused (SDPA)")
     sizes.add_argument("--vocabulary", type=int, default=0, help="tokens of the vocabulary, for the logits")
-    sizes.add_argument("--recompute", action="store_true", help="with gradient checkpointing")
+    sizes.add_argument("--recompute", action="store_true", help="count the activations with gradient checkpointing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(do=_run)
 

@@ -33,9 +33,13 @@ def add_to(commands: Any) -> None:
     shown.add_argument("--json", action="store_true", help="print JSON")
     shown.add_argument("--check", action="store_true", help="import every plugin and check it")
     shown.set_defaults(do=_list)
-    manifest = actions.add_parser("manifest", help="write the static manifest of a package that offers plugins")
-    manifest.add_argument("package", metavar="PACKAGE", help="an installed package, such as one in editable mode")
-    manifest.add_argument("--print", dest="only_print", action="store_true", help="print it, and write no file")
+    manifest = actions.add_parser("manifest", help="write the plugin manifest of a package that offers plugins")
+    manifest.add_argument(
+        "package", metavar="PACKAGE", help="an installed package, for example installed in editable mode"
+    )
+    manifest.add_argument(
+        "--print", dest="only_print", action="store_true", help="print the manifest instead of writing a file"
+    )
     manifest.set_defaults(do=_manifest)
 
 
@@ -81,7 +85,7 @@ def _checked(plugin: Plugin) -> dict[str, Any]:
 
     try:
         problems = problems_of(plugin)
-    except Exception as error:  # such as of a metaclass
+    except Exception as error:  # for example an error of a metaclass
         problems = [f"it cannot be inspected: {type(error).__name__}: {error}"]
     try:
         row = described(plugin)

@@ -25,15 +25,22 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "preview",
-        description="Run a program up to its first `train()` and show its preview instead. The options of this command "
-        "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 1 "
-        "for an error; 2 if the preview differs from the preview of --against.",
+        description="Run a program up to its first `train()`, and show the preview of this training instead. The "
+        "options of this command may also follow PROGRAM. Words after -- are always arguments of the program. Exit "
+        "status: 0; 1 for an error; 2 if the preview differs from the preview of --against.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
     parser.add_argument("--transformers", action="store_true", help="the program is written for transformers")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the preview, for --against and `plan=`")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="show the differences from a kept preview")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the preview to a file, for --against and for the training argument `plan`",
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="show only the differences from a preview that --out wrote"
+    )
     parser.add_argument(
         "--metric",
         action="append",
@@ -47,7 +54,7 @@ def add_to(commands: Any) -> None:
         default=[],
         dest="changes",
         metavar="NAME=VALUE",
-        help="show what a training argument would change, such as save_steps=50",
+        help="show the effect of another value of a training argument, such as save_steps=50",
     )
     parser.add_argument(
         "--stream-rows", type=int, metavar="N", help="the samples of one epoch, for a training stream without a length"

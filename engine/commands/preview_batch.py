@@ -1,4 +1,4 @@
-"""The dry batch of `trainbus preview --batch`: begin a training, look at its largest batch, and leave it."""
+"""The dry batch of `trainbus preview --batch`: begin a training, make its dry batch, and end the training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
-    """Begin the training and return its dry batch: `report`, as text and values, and `error`.
+    """Begin the training and return its dry batch, as a dict: `report` (a `DryBatchReport` or None) and `error` (a
+    text).
 
     Only callbacks that build the model and the optimizer run, so nothing is written, reported or saved. The trainer
     cannot be used afterwards.

@@ -22,7 +22,8 @@ Measure = Callable[[dict[str, Any]], dict[str, Any]]
 """A function that receives changed arguments and returns the rows per second of a fresh process, or `error`."""
 
 GAIN = 1.05
-"""A change is advised if its relative speed is at least this value, and if it is faster in every round."""
+"""A change is advised if it is faster in every round, and if its speed relative to the unchanged run is at least this
+value."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Change:
     arguments: dict[str, Any]
     """The arguments to set."""
     note: str = ""
-    """What else the change affects."""
+    """A further effect of the change, such as another order of the samples."""
 
 
 @dataclass
@@ -45,9 +46,12 @@ class Gain:
     rows_per_second: float = 0.0
     """Rows per second with the change, the median of the rounds."""
     gain: float | None = None
-    """The median over the rounds of the speed with the change, divided by the speed without it in the same round."""
+    """The relative speed: in each round, the speed with the change divided by the speed without a change. This is the
+    median over the rounds. None if the change could not be measured."""
     lowest: float | None = None
+    """The lowest relative speed of a round."""
     highest: float | None = None
+    """The highest relative speed of a round."""
     error: str = ""
     """Why the change could not be measured."""
 
@@ -70,7 +74,7 @@ class Profile:
     gains: list[Gain] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values. `set` holds the arguments of the advised changes."""
+        """Return all values as a dict. The key `set` has the arguments of the advised changes."""
         return {
             "rows_per_second": self.base,
             "changes": [each.to_dict() for each in self.gains],
@@ -96,7 +100,8 @@ class Profile:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. `--json` may follow the program; other options are those of the program."""
+    """Return the words of a command line. `--json` is moved in front of the program. Other options after the program
+    belong to the program."""
     return own_first(words, ("--json",))
 
 
@@ -105,17 +110,20 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "profile",
         help="measure which changes make the training of a program faster",
-        description="Run some steps of the first training of a program, without a change and with each of some cheap "
-        "changes. Each run is a fresh process, and the runs alternate. It evaluates, saves and reports nothing. "
-        "`--json` may follow the program; write -- before the arguments of the program to pass all of them on.",
+        description="Run some steps of the first training of a program: without a change, and with each change of the "
+        "arguments that may help. Each run is a new process, and evaluates, saves and reports nothing. In each round, "
+        "every change runs once. `--json` may also follow the program. Words after -- are always arguments of the "
+        "program.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
-    parser.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before them (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps per run (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before the measured steps (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each change (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="NAME,NAME", help="the changes to measure (default: all)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds of a run (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="the largest number of seconds of a run (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("program", help="a Python file, or a module with -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
@@ -186,7 +194,7 @@ def chosen(changes: list[Change], only: str) -> list[Change]:
 
 
 def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile:
-    """Measure the run without a change and with each change, in turn, several times.
+    """Measure the run without a change and with each change. Repeat this for each round.
 
     Args:
         changes: the changes.
@@ -224,7 +232,8 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
 def _measure(
     options: argparse.Namespace, folder: Path, changes: dict[str, Any], describe: bool = False
 ) -> dict[str, Any]:
-    """Measure the program in a fresh process. If it fails, return its last line of errors as `error`."""
+    """Measure the program in a new process, and return the result. If the process fails, the result is a dict with
+    `error`: the last line of its stderr."""
     spec, result = folder / "spec.json", folder / "result.json"
     steps = {"steps": options.steps, "warmup": options.warmup, "module": options.module, "describe": describe}
     spec.write_text(json.dumps({**steps, "changes": changes, "folder": str(folder / "out")}), encoding="utf-8")

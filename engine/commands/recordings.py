@@ -26,17 +26,19 @@ def add_to(commands: Any) -> None:
     trace = commands.add_parser("trace")
     trace.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
     trace.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
-    trace.add_argument("--rows", action="store_true", help="only logs, evaluations, saves, deletions and the stop")
+    trace.add_argument(
+        "--rows", action="store_true", help="print only logs, evaluations, saves, deletions and the stop"
+    )
     trace.add_argument("--json", action="store_true", help="print JSON")
     trace.set_defaults(do=_trace)
 
     diff = commands.add_parser(
         "diff",
-        description="Exit status: 0 if the runs are equal, 1 if they differ, 2 for an error. Durations, times and "
-        "paths do not count.",
+        description="Print the first event at which two recorded runs differ. Durations, times and paths are not "
+        "compared. Exit status: 0 if the runs are equal, 1 if they differ, 2 for an error.",
     )
     diff.add_argument("one", type=Path, metavar="A", help="the output folder of a run, or a recording")
-    diff.add_argument("other", type=Path, metavar="B", help="another one")
+    diff.add_argument("other", type=Path, metavar="B", help="another run or recording")
     diff.add_argument("--json", action="store_true", help="print JSON")
     diff.set_defaults(do=_diff)
 
@@ -78,7 +80,8 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
-    """Return the first difference between two recorded runs, and its rank. For folders, compare all ranks."""
+    """Return the first difference between two recorded runs, and the rank that has it. For folders, compare all
+    ranks."""
     mine, others = _of_all_ranks(one), _of_all_ranks(other)
     if one.is_dir() and other.is_dir() and len(mine) != len(others):
         raise ArgumentError(

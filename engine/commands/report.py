@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
         "report",
         help="show runs as one HTML file",
         description="Write curves, evaluations, checkpoints, decisions, time and arguments of one or more runs to one "
-        "HTML file, which loads nothing. A run may be in progress or have crashed. The folders of transformers' "
+        "HTML file, which loads no other file. A run may be in progress or have crashed. The folders of transformers' "
         "Trainer work too.",
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="the output folder of a run")
@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    # Here, so that the other commands start without these modules.
+    # Imported here, so that the other commands start without these modules.
     from ..api.report.collect import collect
     from ..api.report.schema import report_data
 
@@ -55,7 +55,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page atomically: a reader sees either the old or the new one."""
+    """Write a page atomically: a reader sees either the old page or the complete new page."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

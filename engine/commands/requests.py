@@ -41,7 +41,7 @@ class Setting:
 
 
 def parse(words: Sequence[str]) -> list[str]:
-    """Return the requests of a command line, each in its full form, such as `every evaluate 200`.
+    """Return the requests of a command line. Each is one text in its full form, such as `every evaluate 200`.
 
     Raises:
         ArgumentError: for words that are not a request. The error lists all such words.
@@ -82,16 +82,17 @@ def setting_of(request: str) -> Setting | None:
 
 
 def send(folder: Path, requests: Sequence[str]) -> None:
-    """Add requests to the file of a run. Another process may read or write it at the same time."""
+    """Add requests to the file `tell` of a run. Other processes may read or write the file at the same time."""
     with open(folder / FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps(list(requests)) + "\n")
 
 
 def receive(folder: Path) -> list[str]:
-    """Return the requests in the file of a run, and remove the file. Lines that are not requests are left out."""
+    """Return the requests in the file `tell` of a run, and remove the file. Lines that are not requests are left
+    out."""
     taken = folder / f".{FILE}-{os.getpid()}"
     try:
-        os.replace(folder / FILE, taken)  # what another process writes from now on is in a new file
+        os.replace(folder / FILE, taken)  # from now on, other processes write to a new file
     except OSError:
         return []
     requests: list[str] = []

@@ -22,17 +22,17 @@ from .option_order import own_first
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
 SHOWN = 5
-"""The largest number of gradients that are named."""
+"""The number of parameters with a bad gradient that are listed, at most."""
 
 
 @dataclass
 class Found:
-    """What the repeated step did."""
+    """The result of the repeated step."""
 
     losses: list[float] = field(default_factory=list)
     """The loss of each batch."""
     grad_norm: float | None = None
-    """The gradient norm; None if the step raised an error before."""
+    """The gradient norm; None if the step raised an error before the norm was computed."""
     error: dict[str, str] | None = None
     """Type and message of the error that the step raised."""
     inputs: list[str] = field(default_factory=list)
@@ -119,7 +119,7 @@ def load(model: Any, weights: Mapping[str, Any]) -> None:
         ArgumentError: if the weights do not fit the model of the program.
     """
     own = {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
-    own |= dict(model.named_buffers())  # also those that a state dict leaves out
+    own |= dict(model.named_buffers())  # a state dict leaves out some buffers
     different = [name for name in sorted(own.keys() | weights.keys()) if _shape(own, name) != _shape(weights, name)]
     if different:
         raise ArgumentError(f"The program builds another model than the capsule has. They differ in {different[:5]}.")
@@ -144,7 +144,8 @@ def _bad_in(data: Any, name: str) -> list[str]:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. `--json` may follow the program; other options are those of the program."""
+    """Return the words of a command line. `--json` is moved in front of the program. Other options after the program
+    belong to the program."""
     return own_first(words, ("--json",))
 
 
@@ -152,11 +153,11 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "rerun",
-        help="make the failed step of a capsule again",
-        description="Run the program of a capsule up to its first training, and make the failed step again: with the "
-        "batches, weights and random states of the capsule. It evaluates, saves and reports nothing. The exit status "
-        "is 0 if the step fails in the same way, and 1 if not. `--json` may follow the program; write -- before the "
-        "arguments of the program to pass all of them on.",
+        help="repeat the failed step that a capsule holds",
+        description="Run the program of a capsule up to its first training, and repeat the failed step there, with the "
+        "batches, weights and random states of the capsule. The command evaluates, saves and reports nothing. The exit "
+        "status is 0 if the step fails in the same way, and 1 if not. `--json` may also follow the program. Words "
+        "after -- are always arguments of the program.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -226,7 +227,7 @@ def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_tr
         except Enough:
             pass
         except Exception:
-            if step.found.error is None:  # an error from before the step
+            if step.found.error is None:  # the error was raised before the step
                 raise
         return step.found
 

@@ -17,8 +17,9 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "run",
-        description="Run a program as `python program.py ARGS` does. In it, the training names of transformers are "
-        "those of trainbus. On several processes: torchrun --nproc_per_node 2 --no-python trainbus run program.py ARGS",
+        description="Run a program as `python program.py ARGS` does, but with the Trainer of trainbus: names such as "
+        "`transformers.Trainer` refer to the classes of trainbus. On several processes: "
+        "torchrun --nproc_per_node 2 --no-python trainbus run program.py ARGS",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")

@@ -31,14 +31,14 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
 """Field of the status file -> its type. Every run writes these fields."""
 
 PARTS = 5
-"""The number of parts of the time that are shown, the longest first."""
+"""The number of parts of the training time that are shown, at most. The longest parts are shown."""
 
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "status",
-        description="Show the state of a run, its progress, the time to its end, its last metrics and its last "
+        description="Show the state of a run, its progress, the time that is left, its last metrics and its last "
         "decisions. The exit status is 0, also for a failed run.",
     )
     parser.add_argument("folder", type=Path, help="the output folder of the run")

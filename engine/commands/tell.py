@@ -16,9 +16,10 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "tell",
-        description="The run acts at the end of its current step, on all ranks. Its ledger records each request. "
-        "Requests: save, evaluate, log, stop; lr=1e-5 sets the highest learning rate of the schedule; "
-        "every evaluate 200 sets an interval, also of log and save, in steps, 10min, 1epoch or a fraction of the run.",
+        description="Send requests to a running training. The training acts on them at the end of its current step, on "
+        "all ranks, and its ledger records them. The requests are: save, evaluate, log and stop; `lr=1e-5`, which sets "
+        "the highest learning rate of the schedule; and `every evaluate 200`, which sets an interval. An interval of "
+        "evaluate, log or save is a number of steps, a time (10min), epochs (1epoch) or a fraction of the run (0.1).",
     )
     parser.add_argument("folder", type=Path, help="the output folder of the run")
     parser.add_argument("requests", nargs="+", help="save, evaluate, log, stop, lr=1e-5, every evaluate 200")

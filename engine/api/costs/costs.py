@@ -16,12 +16,12 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 VERSION = 1
 """The version of the JSON."""
 SHOWN = 8
-"""The number of callbacks in the table. JSON has all."""
+"""The number of callbacks in the table. The JSON has all callbacks."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the training."""
+    """The time of one part of the training, such as `forward`."""
 
     part: str
     """The name of the part."""
@@ -33,12 +33,12 @@ class Part:
     """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
     slowest rank."""
     times: int = 0
-    """How often the part was done; 0 for a part that most steps have."""
+    """How many times a rare part, such as `save`, was done; 0 for a part that most steps have."""
 
 
 @dataclass(frozen=True)
 class CallbackCost:
-    """The time of one callback at one event, without the work of the engine that the callback started."""
+    """The time of one callback at one event. Work that the callback starts, such as an evaluation, is not included."""
 
     callback: str
     """The id of the callback."""
@@ -83,14 +83,15 @@ class Costs:
     tokens_per_second: float | None = None
     """Tokens per second, if the run counts them."""
     mfu: float | None = None
-    """The share of the peak speed of the device that the model uses; None if peak or operations are unknown."""
+    """Model FLOPs utilization: the share of the peak speed of the device that the model uses. None if the peak or the
+    operations of the model are unknown."""
     ranks: list[dict[str, float]] = field(default_factory=list)
-    """Part -> seconds of the median step, of each rank. Empty for one rank, and before the end of the training."""
+    """For each rank: part -> seconds of the median step. Empty for one rank, and before the end of the training."""
     recompilations: list[Compilation] = field(default_factory=list)
-    """What torch.compile compiled again, and why."""
+    """The functions that torch.compile compiled again, and why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values. `verdict` is the text, and `bound` names the part that limits the speed."""
+        """Return all values as a dict. `verdict` is the verdict as text, and `bound` is what limits the speed."""
         return {"version": VERSION, **asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
 
     def to_json(self) -> str:
@@ -98,7 +99,11 @@ class Costs:
         return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     def dearest(self, count: int = 3) -> list[tuple[str, float]]:
-        """Return the callbacks that took most time in all their events, and their seconds."""
+        """Return the callbacks that took the most time, and their seconds in all events together.
+
+        Args:
+            count: the number of callbacks.
+        """
         sums: dict[str, float] = {}
         for each in self.callbacks:
             sums[each.callback] = sums.get(each.callback, 0.0) + each.seconds

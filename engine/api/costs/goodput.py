@@ -20,9 +20,10 @@ VERSION = 1
 """The version of the format of this file."""
 
 MEASURED = ("evaluating", "saving", "waiting")
-"""The parts that a record measures. The rest of the time since the first step is productive, unless it is lost."""
+"""The parts of a session that `MeasureGoodput` measures. Of the other time since the first step, the time for steps
+that the run kept is productive, and the rest is lost."""
 PARTS = ("productive", "start_up", *MEASURED, "lost")
-"""The parts of a session. Their times add up to the length of the session."""
+"""All parts of a session. Their times add up to the length of the session."""
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Point:
 
 @dataclass
 class Session:
-    """One session: from the start of its process, or of its training, to its end."""
+    """One session. It begins with its process, or with a later training in the same process."""
 
     id: str
     """The name of the session in the file."""
@@ -48,9 +49,11 @@ class Session:
     points: list[Point]
     """The measured moments of the session, in order. The first one is the moment before its first step."""
     ended: str = ""
-    """`ended`, `failed`, or `interrupted` by a signal; empty if the session runs, or was killed."""
+    """How the session ended: `ended` (without an error), `failed` or `interrupted` (by a signal). Empty if it still
+    runs, or if its process was killed."""
     kept: int | None = None
-    """The step up to which later sessions kept the work of this session; None if they kept all of it."""
+    """The step up to which the work of this session is kept. None: all of it. A later session that resumes from an
+    earlier step loses the work after that step."""
 
     @property
     def seconds(self) -> float:
@@ -139,7 +142,7 @@ def read_goodput(folder: Path | str) -> Goodput | None:
 
 def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for line in lines:
-        with suppress(ValueError):  # a kill or a full disk cuts a line
+        with suppress(ValueError):  # a killed process or a full disk can leave an incomplete line
             record = json.loads(line)
             if isinstance(record, dict):
                 yield record
@@ -158,13 +161,15 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Return the sessions of the run and a new session, which begins at a step.
+    """Return the sessions of the run, including the session that a record starts.
 
-    Earlier sessions lose their work after this step. If the new session begins a new run, it is the only one.
+    Earlier sessions lose their work after the step at which the new session starts. If the record starts a new run, the
+    new session is the only one.
     """
     step = int(record["step"])
     new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
-    # A run that is restarted before its first checkpoint has lost all its work. One that had ended is over.
+    # A session that starts at step 0 belongs to the same run only if it resumes a run that had not ended: that run had
+    # no checkpoint yet, so all its work is lost.
     if not step and not (record["resumes"] and sessions and sessions[-1].ended != "ended"):
         return [new]
     for session in reversed(sessions):

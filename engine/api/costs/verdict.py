@@ -1,4 +1,4 @@
-"""Find the part of a training that limits its speed, from the time of each part. Pure functions."""
+"""Find the part of a training that limits its speed, from the time of each part. All functions are pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ....events.timeline import (
 )
 
 LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
-"""Part -> the smallest share of the time at which the part limits the speed."""
+"""Part -> a share of the time. With at least this share, the part limits the speed."""
 UNEVEN = 0.15
 """The slowest rank limits the speed if the other ranks wait for it during at least this share of a step."""
 COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
@@ -46,7 +46,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Blame:
-    """The slowest rank, and the time that the other ranks lose. A rank that waits in a collective is not slow."""
+    """The slowest rank, and the time that the other ranks wait for it. Time in which a rank itself waits in a
+    collective does not make it slow."""
 
     rank: int
     """The slowest rank."""
@@ -119,9 +120,10 @@ def judge(
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
-    """Return advice, as text, on the number of workers that load the data as fast as the model uses it.
+    """Return a text that recommends the number of workers that load batches as fast as the model uses them.
 
-    One worker makes a batch in the same time as this process. In this time, n workers make n batches.
+    The estimate assumes that one worker loads a batch in the same time as this process, so n workers load n batches in
+    this time.
     """
     waits = medians.get(DATA, 0.0)
     computes = sum(medians.values()) - waits
@@ -140,11 +142,11 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
 def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
     """Return the slowest rank; None for one rank.
 
-    All ranks leave a collective together. So the rank that spends the least time in collectives arrives last. The extra
-    time of the other ranks is waiting time.
+    All ranks leave a collective at the same time. So the rank that spends the least time in collectives arrives last:
+    it is the slowest rank. The other ranks spend more time in collectives, because they wait for it.
 
     Args:
-        ranks: part -> seconds of the median step, of each rank in order.
+        ranks: for each rank, in order: part -> seconds of the median step.
     """
     if len(ranks) < 2:
         return None
@@ -158,7 +160,7 @@ def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
 
 
 def waiting_of(ranks: Sequence[Mapping[str, float]]) -> list[float]:
-    """Return the seconds of the median step that each rank waits for the others in collectives."""
+    """Return for each rank the seconds of the median step in which it waits for other ranks in collectives."""
     spent = [sum(rank.get(part, 0.0) for part in COLLECTIVE) for rank in ranks]
     return [each - min(spent) for each in spent]
 

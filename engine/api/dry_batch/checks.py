@@ -1,4 +1,5 @@
-"""The checks of a dry batch that read no sample and call no code of the program, and the texts of its findings."""
+"""Checks of a dry batch that read no sample and call no code of the program. The module also has the texts of all
+findings."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def listed(names: list[str]) -> str:
 def optimizer_findings(trainer: Any) -> Iterator[str] | None:
     """Return the findings about trainable parameters that the optimizer does not have.
 
-    Returns None if the optimizer may hold parameters in another way, for example if a callback shards the model.
+    None if this cannot be checked, for example because a callback shards the model: the optimizer may then hold other
+    tensors than the parameters.
     """
     run: Run = trainer.run
     optimizer, subscribers = run.optimizer, run.bus.subscribers.values()
@@ -41,7 +43,8 @@ def optimizer_findings(trainer: Any) -> Iterator[str] | None:
     if sharded or run.seams.filled_by("make_optimizer") or not isinstance(optimizer, torch.optim.Optimizer):
         return None
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    # `model.parameters()` takes several times as long. A shared weight may come twice.
+    # `model.parameters()` would take several times as long, because it removes duplicates. Here a shared weight may
+    # come twice.
     weights = [weight for module in run.model.modules() for weight in module._parameters.values() if weight is not None]
     trained = [weight for weight in weights if weight.requires_grad]
     if any(weight._post_accumulate_grad_hooks for weight in trained):
@@ -76,7 +79,7 @@ def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[in
 
 
 def metric_finding(trainer: Any, metric: str) -> str | None:
-    """Return a finding if the name of a metric fits no evaluation of the trainer; None if an evaluation may measure it.
+    """Return a finding if no evaluation of the trainer can measure a metric; None if an evaluation may measure it.
 
     Args:
         trainer: the Trainer.

@@ -51,7 +51,7 @@ def dry_batch(trainer: Any, forward: bool, metrics: Iterable[str]) -> DryBatchRe
 
 
 def _look_at_batch(trainer: Any, report: DryBatchReport) -> None:
-    """Read the largest batch, and run the model on it. All ranks do so, or none."""
+    """Read the largest batch, and run the model on it. If one rank cannot do this, no rank does."""
     run: Run = trainer.run
     args = run.args
     main_input = getattr(user_model(run.model), "main_input_name", "input_ids")

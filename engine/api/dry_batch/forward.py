@@ -1,4 +1,4 @@
-"""Forward and backward of a dry batch, with the training step of the program, and without an effect on the run."""
+"""Forward and backward of a dry batch. It uses the training step of the program, and has no effect on the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .kept_state import KeptState, Unrestorable
 from .stepper import DryStepper
 
 _STEPPING = frozenset({"optimizer", "optimizers", "lr_scheduler", "step", "zero_grad", "unscale_"})
-"""Names in the code of a method which show that a training step may update weights itself."""
+"""Names in the code of an overridden method. They show that the method may update weights itself."""
 _CALLED = ("training_step", "compute_loss", "_prepare_inputs", "count_items", "get_batch_samples")
 """The methods of a program that a dry batch may call."""
 
@@ -91,7 +91,7 @@ def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
     Args:
         trainer: the Trainer.
         batch: the batch, on its device.
-        dataset: the training dataset, whose state is kept elsewhere.
+        dataset: the training dataset. Its state is not kept here, because `dry_run._read` already restored it.
 
     Raises:
         NoForward: if the state of the model cannot be restored.
@@ -99,7 +99,8 @@ def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
     run = trainer.run
     own = vars(trainer)
     roots = {"trainer": trainer, "model": run.model, "step": run.step, "state": run.state, "control": run.control}
-    # What a training step does not change. Callbacks are reached through the hooks and closures that they placed.
+    # The search for state stops at these objects, because a training step does not change them. It reaches the state of
+    # callbacks through the hooks and closures that the callbacks placed.
     stops = [run, run.bus, run.session, run.args, run.optimizer, run.lr_scheduler, dataset, batch]
     stops += [run.train_dataloader, *(own.get(name) for name in _UNTOUCHED)]
     stops += [each for each in run.bus.subscribers.values() if ".integrations." in type(each).__module__]

@@ -24,11 +24,13 @@ _ATOMS = (
     *(torch.dtype, torch.device, torch.Size),
 )
 _ITEMS = 64
-"""The items of a list or dict with more items are data. Then only the list or dict itself is kept, not the items."""
+"""The largest number of items of a list or dict whose items are searched for state. Of a longer list or dict, only the
+list or dict itself is kept, because its items are data."""
 _VISITS = 200_000
+"""The largest number of objects that are searched for state."""
 _ARRAY_BYTES = 16 * 2**20
-"""An array or tensor of a dataset with more bytes is data: nothing changes it, so it is not copied. The copy of any
-other tensor with more bytes is in host memory."""
+"""A limit in bytes. A larger array or tensor of a dataset is data: nothing changes it, so it is not copied. The copy of
+any other larger tensor is in host memory."""
 _LIBRARIES = frozenset(
     {
         *sys.stdlib_module_names,
@@ -36,7 +38,7 @@ _LIBRARIES = frozenset(
         __name__.partition(".")[0],
     }
 )
-"""Packages whose functions and classes keep no state of the program."""
+"""Packages whose functions and classes are not searched, because they keep no state of the program."""
 _OPAQUE = frozenset(
     {
         *("_thread", "_weakref", "asyncio", "concurrent", "contextvars", "logging", "multiprocessing", "queue"),
@@ -45,7 +47,8 @@ _OPAQUE = frozenset(
         *("tensorboard", "trackio", "urllib3", "wandb"),
     }
 )
-"""Packages whose objects are not searched for state: a forward pass does not change it, or other threads change it."""
+"""Packages whose objects are not searched for state. A forward pass does not change their state, or other threads
+change it at any time."""
 
 
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
@@ -130,7 +133,7 @@ class KeptState:
         shares = any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape))
         size = tensor.numel() * tensor.element_size()
         if (self._data and size > _ARRAY_BYTES) or tensor.is_inference() or shares:
-            return  # torch refuses to write to the last two
+            return  # torch refuses to write to an inference tensor, and to a tensor whose elements share memory
         # Copies of weights are in host memory, so that they do not count in the peak of the device.
         large = isinstance(tensor, nn.Parameter) or size > _ARRAY_BYTES
         values = tensor.detach().to("cpu", copy=True) if large else tensor.detach().clone()

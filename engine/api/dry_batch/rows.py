@@ -1,4 +1,4 @@
-"""The samples of a dry batch: the longest ones, where lengths are known without reading samples."""
+"""The samples of a dry batch: the longest samples, if the lengths are known without reading all samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ...data.packing.collator import joins_samples
 from ...data.workers.startup import WorkerCollator
 
 _LISTED = 200_000
-"""The lengths of the samples of a longer list are not read. For a list of this size, it takes about 20 milliseconds."""
+"""The lengths of a list of samples are read only if it has at most this number of samples. Reading them takes about 20
+milliseconds."""
 _DRAWN = 100_000
 """The number of samples from which the padding of the run is estimated."""
 
@@ -37,9 +38,9 @@ class Source:
     size: int
     """The number of samples per batch."""
     lengths: np.ndarray[Any, Any] | None
-    """The length of each sample; None if only reading the samples tells it."""
+    """The length of each sample; None if it is not known without reading the samples."""
     known_by: str
-    """The source of the lengths, in words."""
+    """Where the lengths come from, as text, such as "the column 'length'"."""
     grouped: bool
     """Whether batches have samples of similar length."""
     packs: bool
@@ -185,9 +186,9 @@ def widths_of(batch: Any, main_input: str) -> list[int]:
 
 
 def max_length_of(model: Any, processor: Any) -> int | None:
-    """Return the smaller one of the maximum lengths of tokenizer and model; None if neither has a maximum length."""
+    """Return the maximum length of the tokenizer or of the model, whichever is smaller; None if neither has one."""
     config = getattr(model, "config", None)
     known = (getattr(processor, "model_max_length", None), getattr(config, "max_position_embeddings", None))
-    # A tokenizer without a limit has a number of 30 digits.
+    # A tokenizer without a limit has a number of 30 digits as `model_max_length`.
     limits = [limit for limit in known if isinstance(limit, int) and 0 < limit < 10**7]
     return min(limits, default=None)

@@ -13,7 +13,7 @@ from ...run import Run
 
 @dataclass
 class DryStepper:
-    """Stands for the stepper of the run: its backward announces no event and leaves no gradient."""
+    """Replaces the stepper of the run during a dry batch. Its backward announces no event and leaves no gradient."""
 
     run: Run
     """The run."""
@@ -32,11 +32,12 @@ class DryStepper:
         names, weights = list(self.weights), list(self.weights.values())
         if not loss.requires_grad or not weights:
             return
-        if _checkpoints_reentrantly(loss):  # it cannot return gradients
+        if _checkpoints_reentrantly(loss):  # `torch.autograd.grad` does not work with this
             loss.backward(**options)  # type: ignore[no-untyped-call]
             found = [weight.grad for weight in weights]
         else:
-            # Gradients that are returned run no hook of DDP, and no optimizer that steps in the backward.
+            # `torch.autograd.grad` returns the gradients and stores none. So it runs no hook of DDP, and no optimizer
+            # that steps during backward.
             keep = {name: options[name] for name in ("retain_graph", "create_graph") if name in options}
             found = list(torch.autograd.grad(loss, weights, allow_unused=True, **keep))
         for name, gradient in zip(names, found):

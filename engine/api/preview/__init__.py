@@ -1,1 +1,1 @@
-"""Preview: the real state machine and the real deciding callbacks on a virtual clock, without model and data."""
+"""Preview: run the real loop and the real callbacks that decide, on a virtual clock and without model and data."""

@@ -45,7 +45,7 @@ def _loss(result: Any) -> torch.Tensor:
 
 
 def _seconds(work: Any, device: torch.device, times: int = 3) -> float:
-    """Return the least time of some calls, in seconds."""
+    """Return the time of the fastest of `times` calls, in seconds."""
     least = math.inf
     for _ in range(times):
         _wait(device)

@@ -47,7 +47,7 @@ from .virtual import (
 )
 
 _REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
-"""Methods that may decide something. If a subclass overrides one of them, a preview does not call the override."""
+"""Methods in which an override may decide something. A preview does not call overrides, and warns of these."""
 
 
 class MemoryRecorder(DecisionRecorder):
@@ -94,7 +94,7 @@ def make_preview(
 
 @contextmanager
 def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """Restore the RNG states, and the fields of the run that building a loader changes, after the `with` block."""
+    """After the `with` block, restore the RNG states and the fields of the run that building a loader changes."""
     real, before = trainer.run, random_states()
     session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
     real.session = copy.copy(session)
@@ -187,7 +187,8 @@ class _Rehearsal:
     # Callbacks.
 
     def _attach(self) -> dict[str, Any]:
-        """Attach copies of the callbacks that take part, and note which others may decide something."""
+        """Attach copies of the callbacks that take part. Add a warning about other callbacks that may decide
+        something."""
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
         bus.know(subscribers)
@@ -225,7 +226,7 @@ class _Rehearsal:
         return curves
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read, and whether a greater value is better."""
+        """Return the metrics that callbacks read: name -> whether a greater value is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric
@@ -241,7 +242,8 @@ class _Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return the metric prefix of each evaluation -> an empty tuple, because no further metrics are known."""
+        """Return the metric prefixes of all evaluations, as keys. The values are empty, because no further metrics are
+        known."""
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
         names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]

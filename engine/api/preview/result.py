@@ -39,7 +39,8 @@ class Preview:
     learning_rates: dict[str, float] = field(default_factory=dict)
     """The learning rate: `first`, `highest` and `last`."""
     disk: dict[str, int] = field(default_factory=dict)
-    """Estimated bytes: of one `checkpoint`, of all at the `peak`, and of those `left` at the end."""
+    """Estimated bytes on the disk. `checkpoint`: one checkpoint. `peak`: the largest sum at any time. `left`: the sum
+    at the end."""
     time: dict[str, float] = field(default_factory=dict)
     """With `measure=True`: seconds of one `step`, of one `evaluation`, and the `evaluation_share` of the run."""
 

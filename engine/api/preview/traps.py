@@ -42,7 +42,8 @@ class Seen:
     clocked: bool
     """Whether the virtual clock advances."""
     best: dict[int, float]
-    """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no curve."""
+    """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no values of this
+    metric."""
     greater: bool
     """Whether a greater value of this metric is better."""
 
@@ -176,7 +177,7 @@ def _schedule(seen: Seen) -> Iterator[str]:
 
 
 def describe_absent(names: Iterable[str]) -> Iterator[str]:
-    """Yield a warning about callbacks that the preview does not run; nothing if it runs all callbacks."""
+    """Yield a warning about the callbacks that the preview does not run. Yield nothing without such callbacks."""
     if listed := ", ".join(names):
         yield (
             f"Not in the preview: {listed}. They may request work or a stop. If a callback decides from the state and "

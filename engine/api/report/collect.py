@@ -28,7 +28,7 @@ from .recorded import Recorded, read_recorded
 ROWS = "metrics.jsonl"
 """The file of the tracker `JsonLines`."""
 _FLAGS = {"evaluate": "evaluate", "save": "save", "training_stop": "stop"}
-"""Flag -> the kind of decision that serves it."""
+"""Flag -> the name of the decision in a report."""
 _SPEEDS = ("_runtime", "_per_second", "total_flos")
 
 
@@ -63,7 +63,7 @@ class RunData:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`step` and `metrics` of each evaluation."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint that is there."""
+    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint that exists."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """Evaluations, saves, deletions and the stop: `step`, `what`, `by`, `reason`."""
     costs: dict[str, Any] | None = None
@@ -135,7 +135,8 @@ def _status(folder: Path, run: RunData) -> dict[str, Any]:
 
 
 def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -> dict[str, Any]:
-    """Return the trainer state of the newest checkpoint, or of the output folder if it has at least as many steps."""
+    """Return the trainer state of the newest checkpoint. If the state in the output folder has at least as many steps,
+    return this state instead."""
     found: dict[str, Any] = {}
     for checkpoint in newest_first(checkpoints):
         try:
@@ -174,7 +175,7 @@ def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
     run.sources.append(ROWS)
     rows = []
     for line in lines:
-        with suppress(ValueError, AttributeError, TypeError):  # a torn last line
+        with suppress(ValueError, AttributeError, TypeError):  # the last line may be incomplete
             row = {_plain(name): number(value) for name, value in json.loads(line).items()}
             step = row.pop("global_step", row.pop("train/global_step", None))
             if step is not None:
@@ -247,7 +248,7 @@ def _fill_curves(
     else:
         data.notes.append("The times of values are not known: no checkpoint and no recording holds them.")
     history = [row for row in state.get("log_history") or () if isinstance(row, dict) and "step" in row]
-    # The recording and the rows are written as they come; the state is as old as its checkpoint.
+    # A run writes the recording and the rows at once, but the state only with a checkpoint. So take the newest of them.
     best = max((recorded.logs, rows, history), key=lambda each: max((row["step"] for row in each), default=-1))
     data.curves, data.steps = curves_of(best, clock_of(times)), recorded.steps
     if not best:
@@ -296,7 +297,7 @@ def _fill_decisions(run: RunData, state: Mapping[str, Any], recorded: Recorded) 
 
 
 def stage_names(plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return a handler order, event -> callback -> stage, with the names of the stages instead of their numbers."""
+    """Return a handler order (event -> callback -> stage) with the names of the stages instead of their numbers."""
     return {
         str(event): {str(owner): _stage_name(stage) for owner, stage in handlers.items()}
         for event, handlers in plan.items()
@@ -312,7 +313,8 @@ def _stage_name(number: Any) -> str:
 
 
 def _costs(values: Any) -> dict[str, Any] | None:
-    """Return the costs of a session, with the valid parts and callbacks; None if there are no valid ones."""
+    """Return the costs of a session with only the valid parts and callbacks; None if no part and no callback is
+    valid."""
     if not isinstance(values, dict):
         return None
     parts = [each for each in _listed(values.get("parts")) if _has(each, {"part": str, **_SECONDS})]

@@ -1,4 +1,4 @@
-"""The report as one HTML file. It has no reference to any other file."""
+"""The report as one HTML file, which loads no other file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
 
 
 def unique_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs. If two names are equal, the folder is added to both."""
+    """Return the names of runs. If several runs have the same name, each gets its folder in parentheses."""
     names = [run.name for run in runs]
     return [f"{run.name} ({run.folder})" if names.count(run.name) > 1 else run.name for run in runs]
 

@@ -13,7 +13,7 @@ from .curves import Curve
 VERSION = 1
 """The version of the format."""
 POINTS = 12_000
-"""The number of points of all curves of a report together."""
+"""The largest number of points of all curves of a report together, about."""
 FEWEST, MOST = 40, 600
 """The least and the largest number of points of one curve."""
 
