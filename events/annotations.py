@@ -11,9 +11,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from .catalog import COMMON, EVENTS, Param
+from .checker_imports import checker_imports
 
 _UNIONS = (typing.Union, types.UnionType)
 _NUMBERS = (int, float, complex)
@@ -37,7 +39,7 @@ def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> 
     return [
         (params[name], _text(annotation))
         for name, annotation in function.__annotations__.items()
-        if name in params and _contradicts(_classes_of(annotation, names), params[name].type)
+        if name in params and _contradicts(classes_of(annotation, names), params[name].type)
     ]
 
 
@@ -48,7 +50,30 @@ def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
     """
     owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
     annotation = inspect.get_annotations(owner).get(name, Any)
-    return _classes_of(annotation, vars(sys.modules.get(owner.__module__, typing)))
+    return classes_of(annotation, names_of_module(owner.__module__))
+
+
+def names_of_module(module: str) -> dict[str, Any]:
+    """Return the global names of a module."""
+    return vars(sys.modules.get(module, typing))
+
+
+def resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return the type of an annotation. An annotation that is a text is evaluated.
+
+    Args:
+        annotation: the annotation.
+        names: the global names of its module. Names that this module imports only for type checkers are found too.
+
+    Returns:
+        The type; `Any` if the annotation cannot be evaluated.
+    """
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    with suppress(Exception):
+        return typing.get_type_hints(holder, names, include_extras=True)["it"]
+    with suppress(Exception):  # a name of a local scope
+        return typing.get_type_hints(holder, {**checker_imports(names), **names}, include_extras=True)["it"]
+    return Any
 
 
 def short_type(type: str) -> str:
@@ -86,20 +111,16 @@ def _related(annotated: type, value: type) -> bool:
         return True
 
 
-def _classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | None:
+def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | None:
     """Return the classes that an annotation allows; None if it allows anything or cannot be resolved."""
     if isinstance(annotation, str):
-        try:
-            holder = types.SimpleNamespace(__annotations__={"it": annotation})
-            annotation = typing.get_type_hints(holder, names, include_extras=True)["it"]
-        except Exception:  # a name that only type checkers import, or a name of a local scope
-            return None
+        annotation = resolved(annotation, names)
     origin = typing.get_origin(annotation)
     if origin in _UNIONS:
-        members = [_classes_of(member, names) for member in typing.get_args(annotation)]
+        members = [classes_of(member, names) for member in typing.get_args(annotation)]
         return None if None in members else tuple(cls for member in members for cls in member or ())
     if origin is typing.Annotated:
-        return _classes_of(typing.get_args(annotation)[0], names)
+        return classes_of(typing.get_args(annotation)[0], names)
     if annotation is None:
         return (types.NoneType,)
     cls = origin if isinstance(origin, type) else annotation

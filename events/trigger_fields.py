@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from .annotations import classes_of_field
+from .annotations import classes_of, classes_of_field, names_of_module
 from .errors import ArgumentError
 from .trigger_kinds import Trigger, alternatives
 from .triggers import every
@@ -24,11 +24,28 @@ def problems_of_triggers(callback: object) -> list[str]:
         value = getattr(callback, each.name, _ABSENT)
         if value is _ABSENT or isinstance(value, Trigger):
             continue
-        classes = classes_of_field(type(callback), each.name) or ()
+        classes = classes_of_field(type(callback), each.name) or _classes_by_default(type(callback), each)
         takes = any(issubclass(cls, Trigger) for cls in classes)
         if takes and not isinstance(value, tuple(cls for cls in classes if not issubclass(cls, Trigger))):
             found.append(f"{type(callback).__name__}({each.name}={value!r}): {_remedy(value)}")
     return found
+
+
+def _classes_by_default(cls: type, field: Field[Any]) -> tuple[type, ...]:
+    """Return the classes of a field whose default is a trigger, if the name `Trigger` in its annotation is the only one
+    that cannot be resolved, for example because a function imports it. Empty otherwise."""
+    if not isinstance(field.type, str) or "Trigger" not in field.type or not isinstance(_default_of(field), Trigger):
+        return ()
+    return classes_of(field.type, {"Trigger": Trigger, **names_of_module(cls.__module__)}) or ()
+
+
+def _default_of(field: Field[Any]) -> Any:
+    if field.default_factory is MISSING:
+        return field.default
+    try:
+        return field.default_factory()
+    except Exception:  # the class has been built already, so this default may only be used once
+        return _ABSENT
 
 
 def check_triggers(callback: object, *, priced: bool = False, in_steps: bool = False) -> None:

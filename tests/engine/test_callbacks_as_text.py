@@ -55,6 +55,22 @@ class Nested(Callback):
     pair: tuple[int, int] = (1, 2)
 
 
+@dataclass
+class Sets(Callback):
+    numbers: set[int] = field(default_factory=set)
+    names: frozenset[str] = frozenset({"a"})
+
+
+class AnyOption(Callback):
+    """A callback whose constructor takes options of any name."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def on_step_end(self) -> None:
+        """Do nothing."""
+
+
 class Plain:
     """A callback that derives from nothing."""
 
@@ -114,6 +130,7 @@ def test_splits_outside_of_brackets_and_quotes(text: str, parts: list[str]) -> N
         ("null", None),
         ("[1, (2, 'x')]", [1, (2, "x")]),
         ("{'a': 1}", {"a": 1}),
+        ("{1, 2}", {1, 2}),
         ("every(100) | at_end()", every(100) | at_end()),
         ("every(2, 'epoch', after=1)", every(2, "epoch", after=1)),
         ("every('10min')", every("10min")),
@@ -145,6 +162,8 @@ def test_reads_literals_and_triggers(expression: str, value: Any) -> None:
         ("a-b(x=1)", "The name has underscores: 'a_b'"),
         ("a(x={[1]: 2})", "Write a literal"),
         ("a(x=none)", "Write None"),
+        ("a(x=evry(10))", "has the unknown trigger 'evry'; did you mean 'every'?"),
+        ("a(x={[1]})", "Write a literal"),
         ("a(" + "(" * 500 + ")" * 500 + ")", "parsed"),
     ],
 )
@@ -218,6 +237,27 @@ def test_values_become_the_types_of_the_options() -> None:
 def test_values_inside_of_a_value_have_its_types_too(options: str, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         one(f"{__name__}:Nested({options})")
+
+
+def test_sets_are_written_and_read_back() -> None:
+    for given, text in (
+        (Sets(), "Sets"),
+        (Sets({3, 1}, frozenset()), "Sets(numbers=[1, 3], names=[])"),
+        (Sets(names=frozenset({"c", "b"})), "Sets(names=['b', 'c'])"),
+    ):
+        assert written([given]) == [f"{__name__}:{text}"]
+        assert one(f"{__name__}:{text}") == given
+        scope: dict[str, Any] = {}
+        exec(as_python([given]), scope)
+        assert scope["callbacks"] == [given]
+    assert one(f"{__name__}:Sets(numbers={{1, 2}})") == Sets({1, 2})
+    assert str(Spec.parse("a(x={2, 1})")) == "a(x={1, 2})"
+
+
+def test_a_constructor_with_any_option_does_not_receive_the_options_of_all_callbacks() -> None:
+    made = one(f"{__name__}:AnyOption(size=1, id='mine', on_error='warn', budget='2%', over_budget='thin')")
+    assert made.options == {"size": 1}
+    assert (made.id, made.on_error, made.budget, made.over_budget) == ("mine", "warn", "2%", "thin")
 
 
 def test_nan_is_written_and_read_back() -> None:

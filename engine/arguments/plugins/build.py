@@ -143,6 +143,8 @@ def literal(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items = [literal(each) for each in value]
         return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, (set, frozenset)):
+        return sorted((literal(each) for each in value), key=as_text)
     if isinstance(value, dict):
         return {literal(key): literal(each) for key, each in value.items()}
     if isinstance(value, Trigger):

@@ -8,8 +8,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from ....events.annotations import names_of_module, resolved
 from ....events.callback import Callback
 from ....events.errors import ArgumentError, nearest
 from ....events.triggers import Trigger
@@ -120,8 +121,8 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `OF_ALL` that the constructor does not take. They are set as attributes afterwards."""
-    if not issubclass(cls, Callback) or takes_any_option(cls):
+    """Return the options of `OF_ALL` that the constructor does not name. They are set as attributes afterwards."""
+    if not issubclass(cls, Callback):
         return {}
     parameters = inspect.signature(cls).parameters
     return {name: options[name] for name in OF_ALL if name in options and name not in parameters}
@@ -131,11 +132,14 @@ def hints_of(target: Any) -> dict[str, Any]:
     """Return the types of annotations. The type of an annotation that cannot be resolved is `Any`."""
     try:
         return get_type_hints(target)
-    except Exception:
-        annotations: dict[str, Any] = {}
-        for cls in reversed(getattr(target, "__mro__", [target])):
-            annotations |= dict.fromkeys(getattr(cls, "__annotations__", {}), Any)
-        return annotations
+    except Exception:  # one name is enough, such as one that only type checkers import
+        found: dict[str, Any] = {}
+        for owner in reversed(getattr(target, "__mro__", [inspect.unwrap(target)])):
+            names = getattr(owner, "__globals__", None) or names_of_module(getattr(owner, "__module__", ""))
+            for name, annotation in getattr(owner, "__annotations__", {}).items():
+                hint = resolved(annotation, names)
+                found[name] = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        return found
 
 
 def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
@@ -158,7 +162,7 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
         try:
             values[name] = known[name].convert(value)
         except (Unreadable, ArgumentError) as error:
-            gap = "" if str(error).startswith(";") else ": "
+            gap = "" if str(error).startswith((";", ".")) else ": "
             problems.append(f"`{label}`: {name} is {as_text(value)}{gap}{error}")
     missing = [name for name, option in known.items() if option.is_required and name not in given]
     if missing:
@@ -191,7 +195,7 @@ def _resolved(value: Any, hint: Any) -> Any:
         if any(_names_code(member) for member in members) and _REFERENCE.fullmatch(value):
             return imported(value)
     inner = next((member for member in members if kind_of(member) in (list, tuple, set, frozenset)), None)
-    if isinstance(value, (list, tuple)) and inner is not None:
+    if isinstance(value, (list, tuple, set)) and inner is not None:
         return type(value)(_resolved(item, item_of(inner)) for item in value)
     if isinstance(value, dict):
         mapping = next((member for member in members if len(get_args(member)) == 2), None)
@@ -211,7 +215,7 @@ def _built(call: Call, members: list[Any]) -> Any:
 
 
 def _has_call(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set)):
         return any(map(_has_call, value))
     return isinstance(value, Call) or (isinstance(value, dict) and any(map(_has_call, value.values())))
 

@@ -74,6 +74,9 @@ class _Writer:
             return f"[{', '.join(map(self.value, value))}]"
         if isinstance(value, tuple):
             return f"({', '.join(map(self.value, value))}{',' * (len(value) == 1)})"
+        if isinstance(value, (set, frozenset)):
+            items = f"{{{', '.join(sorted(map(self.value, value)))}}}" if value else ""
+            return items if items and isinstance(value, set) else f"{type(value).__name__}({items})"
         if isinstance(value, dict):
             return "{" + ", ".join(f"{self.value(key)}: {self.value(each)}" for key, each in value.items()) + "}"
         if isinstance(value, float) and repr(value) in ("nan", "inf", "-inf"):

@@ -137,6 +137,8 @@ def as_text(value: Any) -> str:
         return f"[{', '.join(map(as_text, value))}]"
     if isinstance(value, tuple):
         return f"({', '.join(map(as_text, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, (set, frozenset)):  # Python has no literal of an empty set
+        return f"{{{', '.join(sorted(map(as_text, value)))}}}" if value else "[]"
     return repr(value)
 
 
@@ -173,6 +175,9 @@ def _value(node: ast.expr, text: str) -> Any:
             return [_value(item, text) for item in items]
         case ast.Tuple(elts=items):
             return tuple(_value(item, text) for item in items)
+        case ast.Set(elts=items):
+            with suppress(TypeError):  # a list cannot be an element
+                return {_value(item, text) for item in items}
         case ast.Dict(keys=keys, values=values) if None not in keys:
             found = [(_value(key, text), _value(value, text)) for key, value in zip(keys, values) if key is not None]
             with suppress(TypeError):  # a list cannot be a key
@@ -183,7 +188,9 @@ def _value(node: ast.expr, text: str) -> Any:
                 return sides[0] | sides[1] if isinstance(joint, ast.BitOr) else sides[0] & sides[1]
         case ast.Call(func=ast.Name(id=name)) if name in TRIGGERS:
             return _trigger(name, node, text)
-        case ast.Call(func=ast.Name(id=name)):
+        case ast.Call(func=ast.Name(id=name), args=positional):
+            if positional and (close := nearest(name, TRIGGERS)) != ".":
+                raise ArgumentError(f"{text!r} has the unknown trigger {name!r}{close}")
             return Call(name, _options(node, text))
     if isinstance(node, ast.Name):
         if (written := node.id.capitalize()) in ("None", "True", "False"):
