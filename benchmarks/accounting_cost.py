@@ -2,9 +2,11 @@
 
     python benchmarks/accounting_cost.py
 
-One training alternates between blocks of steps with and without accounting: without it, the list of marks drops what is
-added. So both kinds see the same model, data and load of the machine. The benchmark prints the ratio of the medians of
-both kinds, and the ratio of neighbouring blocks with its quartiles. It counts processor time of the training thread.
+The accounting measures the time of each part of a step. One training alternates between blocks of steps with and
+without accounting, so both kinds of blocks see the same model, data and load of the machine. In a block without
+accounting, the list of time marks stays empty. The benchmark prints the ratio of the median step with accounting to the
+median step without, and the ratio of neighbouring blocks with its quartiles. It counts the processor time of the
+training thread.
 """
 
 from __future__ import annotations

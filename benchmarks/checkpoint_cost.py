@@ -5,15 +5,15 @@
 
 The cost is the wall time of a run with saves, minus the wall time of the same run without saves, per checkpoint. It
 contains the stall, the slower steps while the checkpoint is written, and the wait for the last write at the end. The
-run ends one step after a save. trainbus and transformers also save at the last step, so they wait for two writes there.
-A small number of `--saves` shows mostly this wait. The processor time is computed in the same way: it counts all
-threads, and other programs on the machine change it less. The stall is the time of a step with a save, minus the median
-step of the run without saves.
+run ends one step after a save. trainbus and transformers also save at the last step, so they wait for two writes at the
+end. With a small number of `--saves`, this wait is most of the cost. The processor time is computed in the same way. It
+counts all threads of the process, and other programs on the machine change it less than the wall time. The stall is the
+time of a step with a save, minus the median step of the run without saves.
 
 All libraries train the same model with AdamW, which keeps two values per weight. They alternate in each round. trainbus
 runs twice: it writes in the background, which is the default, and in the training thread. The plain loop calls
 `torch.save`. Only trainbus waits until the files are on the disk (`fsync`), and writes hashes. With `--busy`, the
-operations of torch use all cores, as in a run whose cores have no spare time.
+operations of torch use all cores, so the thread that writes finds no idle core.
 
 `--limit` and `--stall-limit` compare trainbus with transformers.
 """

@@ -1,6 +1,7 @@
-"""What the benchmarks share: rounds that alternate the contenders, rows, tables, and the options of every benchmark.
+"""The common parts of the benchmarks: rounds that alternate the contenders, rows, tables, and common options.
 
-A benchmark measures each contender once in each round, so that a slow phase of the machine meets all of them. A row of
+A *contender* is a library, or a way to do the task, that a benchmark compares with others. A benchmark measures each
+contender once in each round, so that a slow phase of the machine affects all of them. A row of
 the result is a task and a contender, with one value per round. A ratio compares two contenders within one round.
 """
 
@@ -48,7 +49,7 @@ class Row:
     unit: str
     samples: list[float]
     base: str = RAW
-    """The contender that ratios compare with."""
+    """The contender by whose value each ratio divides."""
 
 
 @dataclass
@@ -82,9 +83,14 @@ class Result:
         return next((row for row in self.rows if (row.task, row.contender) == (task, contender)), None)
 
     def ratios(self, row: Row, base: str | None = None) -> list[float]:
-        """Return a row's ratio to another contender in each round. The default is the base of the row.
+        """Return for each round the value of a row, divided by the value of another contender.
 
-        There is no ratio if a value of the other is not positive: a difference of two noisy times can be negative.
+        The list is empty if a value of the other contender is not positive. A difference of two noisy times can be
+        negative.
+
+        Args:
+            row: the row.
+            base: the other contender. Default: the base of the row.
         """
         other = self.row(row.task, row.base if base is None else base)
         if other is None or min(other.samples) <= 0:
@@ -123,8 +129,8 @@ class Result:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the first and the third quartile. A slow phase of a shared machine does not move them, as it moves the
-    highest value.
+    """Return the first and the third quartile. A slow phase of a shared machine changes them little. It would change
+    the highest value.
     """
     if len(values) < 2:
         return values[0], values[0]
@@ -147,7 +153,7 @@ def spread_text(values: Sequence[float], digits: int = 2) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value with its unit. Seconds are shown in a unit that fits them."""
+    """Return a value with its unit as text. Seconds are shown as s, ms or us, whichever fits."""
     if unit == "s":
         for size, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
             if abs(value) >= size or name == "µs":
@@ -186,7 +192,7 @@ def interleave(contenders: Mapping[str, Callable[[], T]], rounds: int, warm_ups:
 
 @contextlib.contextmanager
 def hushed() -> Iterator[None]:
-    """Hide what the contenders print."""
+    """Hide the output of the contenders, in a `with` block."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -198,7 +204,7 @@ class Benchmark:
     """
 
     def __init__(self, doc: str | None, rounds: int = 5, quick_rounds: int = 1) -> None:
-        """Begin with the docstring of the module, which `--help` shows."""
+        """Create the benchmark. `doc` is the docstring of its module, which `--help` shows."""
         self.parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.parser.add_argument("--rounds", type=int, help=f"measurements of each contender (default: {rounds})")
         self.parser.add_argument("--quick", action="store_true", help="few rounds and small work; not for publication")
@@ -247,12 +253,12 @@ class Benchmark:
         print(f"{curve.task}, {curve.contender}, by {curve.size_of}\n  {values}", flush=True)
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Note that a contender is not measured, and why."""
+        """Record that a contender is not measured, and why."""
         self.result.left_out[name] = reason
         print(f"{name} is left out: {reason}", flush=True)
 
     def limit(self, value: float, limit: float | None, sentence: str) -> None:
-        """Fail if a value exceeds a limit. None sets no limit. A value that is not a number fails."""
+        """Let the benchmark fail if a value exceeds a limit, or if the value is NaN. A limit of None means no limit."""
         if limit is not None and not value <= limit:
             self.failures.append(f"{sentence}: {value:.3f}, and the limit is {limit:g}")
 

@@ -1,9 +1,10 @@
-"""A contender in the Python of another environment, which needs only torch and the contender.
+"""A contender that runs in the Python of another environment. This environment needs only torch and the contender.
 
     PYTHON benchmarks/contender_process.py CONTENDER
 
-The process answers each line of its input, a JSON object with the task, the steps and the quantiles, with a line: the
-quantiles of the time of a step. It stays alive between rounds, so that it alternates with the contenders of the parent.
+Each line of its input is a JSON object with the task, the steps and the quantiles. The process trains, and answers with
+one line: the quantiles of the time of a step. It stays alive between rounds, so that it alternates with the contenders
+that run in the parent process.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from contenders import CONTENDERS, TASKS, missing, periods
 
 
 class Process:
-    """The parent's side: a contender in another environment."""
+    """A contender in another environment, as the parent process sees it."""
 
     def __init__(self, python: str, name: str) -> None:
-        """Start the process. `problem` says why it cannot run; it is empty if it can."""
+        """Start the process. After that, `problem` says why the contender cannot run; it is empty if it can."""
         self._child = subprocess.Popen(
             [python, __file__, name],
             stdin=subprocess.PIPE,
@@ -68,7 +69,7 @@ def quantiles_of(ordered: Sequence[float], quantiles: Sequence[float]) -> list[f
 
 @contextlib.contextmanager
 def own_output() -> Iterator[Any]:
-    """Yield the output of the process, while everything that libraries print goes to stderr."""
+    """Yield the real stdout of the process. In the `with` block, everything that libraries print goes to stderr."""
     output, sys.stdout = sys.stdout, sys.stderr
     try:
         yield output
@@ -77,7 +78,7 @@ def own_output() -> Iterator[Any]:
 
 
 def main() -> None:
-    """Answer each line."""
+    """Answer each line of the input."""
     name = sys.argv[1]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 """The contenders: one function per library that trains the same task, and the tasks that they train.
 
 All contenders do the same work: load and collate a batch, forward, backward, clip to norm 1, fused AdamW, a linear
-schedule, and a sum of the losses. Each dataset notes the time of each request of a batch, so the time from one request
-to the next is the time of a step. Setup and teardown do not count.
+schedule, and a sum of the losses. Each dataset records the time at which each batch is requested. The time from one
+request to the next is the time of a step, so setup and teardown do not count.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from torch.utils.data import DataLoader, Dataset
 
 LEARNING_RATE, LOG_EVERY = 1e-3, 500
 ENVIRONMENT = "TRAINBUS_BENCH_COMPOSER"
-"""The environment variable with the Python of an environment that has Composer, which needs an older torch."""
+"""The environment variable with the path of a Python whose environment has Composer. Composer needs an older torch."""
 
 stamps: list[float] = []
-"""The times of the requests of batches."""
+"""The times at which batches were requested."""
 starts: list[float] = []
-"""The wall-clock time at which the library begins to resume or to train. Everything is built then."""
+"""The wall-clock time at which the library begins to resume or to train. Model, data and trainer are already built."""
 clock: Callable[[], float] = time.process_time
 
 
 class Samples(Dataset[dict[str, torch.Tensor]]):
-    """Columns of tensors. It notes the time at each request of a batch."""
+    """A dataset with columns of tensors. It records the time of each request of a batch."""
 
     def __init__(self, **columns: torch.Tensor) -> None:
         self.columns = columns
@@ -47,7 +47,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         return {name: column[index] for name, column in self.columns.items()}
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
-        """Return the samples of a batch, and note the time of the request."""
+        """Return the samples of a batch, and record the time of the request."""
         stamps.append(clock())
         return [self[index] for index in indices]
 
@@ -65,7 +65,7 @@ class Perceptron(nn.Module):
 
 
 def points(count: int) -> Samples:
-    """Return random points, and whether their sum is positive."""
+    """Return samples of random points. The label says whether the sum of a point is positive."""
     values = torch.randn(count, 32, generator=torch.Generator().manual_seed(0))
     return Samples(points=values, labels=(values.sum(dim=1) > 0).long())
 
@@ -87,11 +87,11 @@ def sentences(count: int) -> Samples:
 
 @dataclass(frozen=True)
 class Task:
-    """What all contenders train."""
+    """A model and its data, which all contenders train."""
 
     model: Callable[[], nn.Module]
     data: Callable[[int], Any]
-    """Makes a dataset of a number of samples."""
+    """A function that receives the number of samples and returns the dataset."""
     batch: int = 32
     save_every: int = 0
     """The number of steps from one save to the next; 0 for never."""
@@ -102,7 +102,7 @@ class Task:
 TASKS = {"step of a perceptron": Task(Perceptron, points), "fine-tuning of a small BERT": Task(bert, sentences, 16)}
 
 Contender = Callable[[Task, int, Path], None]
-"""Trains a task for a number of steps, with a folder for its files."""
+"""A function that trains a task for a number of steps. Its last argument is the folder for its files."""
 
 
 def optimizer_and_schedule(model: nn.Module, steps: int) -> tuple[Any, Any]:
@@ -116,7 +116,7 @@ def _linear(step: int, steps: int) -> float:
 
 
 def loader(task: Task, steps: int) -> DataLoader[Any]:
-    """Return torch's loader of one epoch of a task."""
+    """Return a loader of torch with the data of a task for this number of steps. They are one epoch."""
     return DataLoader(task.data(task.batch * steps), task.batch, shuffle=True)
 
 
@@ -166,7 +166,7 @@ def arguments(task: Task, folder: Path) -> dict[str, Any]:
 
 
 def hf_style(name: str, task: Task, steps: int, folder: Path, callbacks: Sequence[Any] = (), **more: Any) -> None:
-    """Train with the Trainer of trainbus or transformers, which have the same arguments."""
+    """Train with the Trainer of trainbus or of transformers. Both take the same arguments."""
     library: Any = importlib.import_module(name)
     if name == "transformers":
         library.logging.set_verbosity_error()
@@ -314,10 +314,10 @@ def missing(name: str) -> list[str]:
 
 
 def installed(benchmark: Benchmark, *wanted: str) -> list[str]:
-    """Return the contenders that are installed in this environment. Note the others as left out.
+    """Return the contenders that are installed in this environment. Record the others as left out.
 
     Args:
-        benchmark: notes the others.
+        benchmark: records the contenders that are left out.
         *wanted: the contenders. Default: all but Composer, which needs an environment of its own.
     """
     found = []

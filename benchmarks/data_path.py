@@ -1,4 +1,4 @@
-"""Measure the rows a second from a dataset to batches of tensors: of trainbus, transformers' Trainer and torch.
+"""Measure how many rows per second trainbus, transformers' Trainer and torch convert to batches of tensors.
 
     python benchmarks/data_path.py
     python benchmarks/data_path.py --workers 0 2 --limit 2.2
@@ -9,8 +9,8 @@ the collator of transformers; other rows use torch's own. The contenders alterna
 The value of a round is the time of a row. Without workers it is the CPU time of the process, so other processes do not
 count. With workers it is wall-clock time.
 
-`--limit` fails if the first row, padded text, is less than this many times as fast as transformers, or if data with
-columns is slower than torch without workers.
+With `--limit`, the benchmark fails in two cases: if trainbus is less than this many times as fast as transformers for
+padded text (the first row of the table), or if it is slower than torch without workers for data with columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import trainbus
 
 BATCH, TOKENS, FEATURES = 32, 128, 32
 SLACK = 0.95
-"""The lowest ratio to torch that counts as equal."""
+"""The lowest ratio to torch that still counts as equally fast."""
 
 Loaders = dict[str, Callable[[], Any]]
 
@@ -66,7 +66,8 @@ def tokenizer() -> Any:
 
 
 def text(lengths: Any) -> datasets.Dataset:
-    """Return tokenized text with samples of these lengths, in the types that a tokenizer and `map` give."""
+    """Return tokenized text with samples of these lengths, in the same types as a tokenizer and `Dataset.map`
+    return."""
     numbers = np.random.default_rng(0)
     return datasets.Dataset.from_dict(
         {
@@ -137,7 +138,7 @@ def loaders(case: tuple[Any, Any, Any], workers: int, folder: str) -> Loaders:
 
 
 def seconds_of(loader: Any, clock: Callable[[], float]) -> float:
-    """Return the seconds of a row in one epoch, after its first batch, which starts workers."""
+    """Return the seconds per row of one epoch. The first batch does not count, because it starts the workers."""
     batches = iter(loader)
     next(batches)
     began = clock()

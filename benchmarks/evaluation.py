@@ -1,13 +1,14 @@
-"""Measure the time of an evaluation: of a plain torch loop, trainbus, and other libraries that do the same work.
+"""Measure the time of an evaluation by a plain torch loop, by trainbus, and by other libraries that do the same work.
 
     python benchmarks/evaluation.py
     python benchmarks/evaluation.py --rounds 9 --limit 2
 
 The models are a perceptron and a small BERT. All contenders evaluate the same rows with the same weights: load and
-collate a batch, forward without gradients, and keep the loss of each row; with metrics, also logits and labels, and the
-accuracy. They must return the same loss; Lightning and ignite average in another order, so the last bits may differ.
+collate a batch, forward without gradients, and keep the loss of each row. With metrics, they also keep logits and
+labels, and compute the accuracy. They must return the same loss. Lightning and ignite average in another order, so the
+last bits of their loss may differ.
 
-The contenders alternate, and the time is the CPU time of the process per batch, so other processes count little.
+The contenders alternate. The time is the CPU time of the process per batch, so other processes change it little.
 `--limit` fails if the median ratio of trainbus to the plain loop is above it.
 """
 
@@ -129,7 +130,7 @@ MAKERS: dict[str, Callable[[nn.Module, Any, bool, str], Evaluation]] = {
 
 
 def seconds_of(evaluate: Evaluation, batches: int) -> float:
-    """Return the CPU time of a batch."""
+    """Return the CPU time of one evaluation, divided by its batches."""
     gc.collect()
     began = time.process_time()
     evaluate()

@@ -5,11 +5,12 @@
 
 The model is GPT-2 with 124 million weights, built from its config, in bf16, with and without `torch.compile`. All
 contenders train on the same random tokens with fused AdamW, clipping and a linear schedule, and log at no measured
-step. The time counts from the request of a batch to the request of a later one; the device is synchronized at both.
+step. The measured time begins when a batch is requested and ends when a later batch is requested. The benchmark
+synchronizes the device at both moments.
 
-A synchronization makes the host wait for the device, so the device idles until the host has queued the next work. On a
-GPU, `torch.cuda.set_sync_debug_mode` reports each of them. On a CPU, nothing waits: the benchmark counts the methods of
-a tensor that would, such as `item`. This is only a check of the benchmark.
+A synchronization makes the host wait for the device. After it, the device is idle until the host has queued more work.
+On a GPU, `torch.cuda.set_sync_debug_mode` reports each synchronization. On a CPU there are none. There the benchmark
+counts the calls of tensor methods that would synchronize on a GPU, such as `item`, only to check the benchmark itself.
 
 Without a GPU, the benchmark says so and measures nothing, unless `--device cpu` is given.
 """
@@ -35,14 +36,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 WARM_UP = 3
-"""The steps before the measured ones. Compilation is in the first."""
+"""The steps before the measured steps. Compilation is in the first of them."""
 READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__")
 """The methods of a tensor that wait for the device."""
 LEARNING_RATE = 1e-4
 
 
 class Meter:
-    """Measures between the requests of two batches."""
+    """Measures time and synchronizations between the requests of two batches."""
 
     def __init__(self, device: str, first: int, last: int) -> None:
         self.device, self.first, self.last = device, first, last
@@ -50,7 +51,7 @@ class Meter:
         self._stack = contextlib.ExitStack()
 
     def request(self) -> None:
-        """Note the request of the next batch."""
+        """Record the request of the next batch."""
         self.requests += 1
         if self.requests == self.first:
             self.wait()
@@ -116,7 +117,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
-        """Return the samples of a batch, and tell the meter."""
+        """Return the samples of a batch, and record the request on the meter."""
         self.meter.request()
         return [self[index] for index in indices]
 

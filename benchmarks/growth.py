@@ -4,14 +4,14 @@
     python benchmarks/growth.py --only rows ranks
     python benchmarks/growth.py --callback-limit 0.5 --rank-limit 2
 
-- Callbacks: the CPU time of a step with 1 to 500 more callbacks, which handle no event of a step, or one; and the time
-  to build a Trainer with them.
-- Steps: the CPU time per step and the memory of the loop with a step that does nothing, and of `Trainer.preview`, which
-  runs the loop and the deciding callbacks without a model.
-- Rows: the time to the first shuffled batch and the memory, of a dataset that makes its rows when they are read. Each
+- Callbacks: the CPU time of a step with 1 to 500 further callbacks, and the time to build a Trainer with them. One
+  series has callbacks that handle no event of a step, the other has callbacks that handle one.
+- Steps: the CPU time per step and the memory, for two programs: the loop with steps that do nothing, and
+  `Trainer.preview`, which runs the loop and the callbacks that decide, without a model.
+- Rows: the time to the first shuffled batch, and the memory. The dataset makes each row when it is read. Each
   measurement is in a process of its own.
-- Ranks: the time of the checks between ranks on one rank. The answers of the other ranks are simulated, and each is
-  unpickled, as after a real collective.
+- Ranks: the time that one rank needs for the checks between ranks. The answers of the other ranks are simulated. The
+  rank unpickles each answer, as after a real collective.
 
 `--callback-limit` is in microseconds per callback with one handler, and `--rank-limit` in seconds of a check.
 """
@@ -49,7 +49,7 @@ from trainbus.events import EventBus, TrainerControl, TrainerState
 from trainbus.events.errors import RankDivergence
 
 MANY = 500
-"""The greatest number of callbacks."""
+"""The largest number of further callbacks."""
 STEP = TASKS["step of a perceptron"]
 
 
@@ -81,14 +81,14 @@ def listening(library: Any) -> Any:
 
 
 def step_with(name: str, make: Callable[[Any], Any], count: int, steps: int, folder: Path) -> float:
-    """Return the median CPU time of a step with `count` more callbacks."""
+    """Return the median CPU time of a step with `count` further callbacks."""
     callbacks = [make(importlib.import_module(name)) for _ in range(count)]
     taken = periods(partial(hf_style, name, callbacks=callbacks), STEP, steps, folder, 20)
     return statistics.median(taken)
 
 
 def build_with(name: str, count: int, folder: Path) -> float:
-    """Return the CPU time to build a Trainer with `count` more callbacks."""
+    """Return the CPU time to build a Trainer with `count` further callbacks."""
     library: Any = importlib.import_module(name)
     callbacks = [listening(library) for _ in range(count)]
     with hushed():
@@ -135,7 +135,7 @@ def of_callbacks(benchmark: Benchmark) -> None:
 
 
 class NoFeed:
-    """Batches that hold nothing."""
+    """A source of steps without data."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -155,7 +155,7 @@ class NoStep:
 
 
 class NoRun:
-    """A run that only the bus needs."""
+    """A run with only the attributes that the bus needs."""
 
     def __init__(self) -> None:
         self.run = self
@@ -195,7 +195,7 @@ def preview(steps: int, folder: Path) -> None:
 
 
 def of_steps(benchmark: Benchmark) -> None:
-    """Measure the loop."""
+    """Measure the loop and the preview."""
     powers = range(3, 6) if benchmark.options.quick else range(3, 8)
     with tempfile.TemporaryDirectory() as folder:
         preview(100, Path(folder))  # imports
@@ -252,7 +252,7 @@ def of_rows(benchmark: Benchmark) -> None:
 
 
 def timed_work(work: Callable[[int], None], size: int) -> tuple[float, float]:
-    """Return the CPU time of the work, and the bytes by which it raised the peak of the memory of this process."""
+    """Return the CPU time of the work, and the bytes by which the work raised the peak memory of this process."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at the present memory
     before, began = memory_line("VmRSS"), time.process_time()
@@ -261,7 +261,7 @@ def timed_work(work: Callable[[int], None], size: int) -> tuple[float, float]:
 
 
 def memory_line(name: str) -> int:
-    """Return a line of the memory of this process, in bytes."""
+    """Return a value of `/proc/self/status`, such as `VmHWM`, in bytes."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
@@ -284,10 +284,11 @@ def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Simulated(Ranks):
-    """Rank 0 of several, whose other ranks send what this rank sends, unless `other` changes it."""
+    """Rank 0 of several ranks. The other ranks are simulated: each sends the same as rank 0. The last rank may send
+    another value, which `other` makes."""
 
     other: Callable[[Any], Any] | None = None
-    """Makes the value of the last rank."""
+    """A function that receives the value of rank 0 and returns the value of the last rank."""
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor * self.world_size if self.other is None else tensor * (self.world_size - 1)

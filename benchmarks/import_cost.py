@@ -7,8 +7,8 @@ Each import and each program runs in a new process. They alternate, and the rati
 program trains a tiny perceptron with AdamW, whose construction imports torch's compiler in every library. The
 wall-clock time counts from the start of the process, so it contains the start of Python and all imports.
 
-`--limit` applies to the import of the Trainer, as a multiple of the import of torch. `--start-limit` applies to the
-seconds by which the first step of trainbus is later than the first step of the plain loop.
+`--limit` is for the time to import the Trainer, as a multiple of the time to import torch. `--start-limit` is for the
+seconds by which the first step of trainbus ends later than the first step of the plain loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure what the callbacks that save memory and time gain, on the CPU, each against a run without it.
+"""Measure how much memory or time certain callbacks save, on the CPU. Each is compared with a run without it.
 
     python benchmarks/memory_callbacks.py compile
     python benchmarks/memory_callbacks.py garbage
@@ -6,15 +6,16 @@
     python benchmarks/memory_callbacks.py offload
     python benchmarks/memory_callbacks.py loss
 
-- `compile`: the seconds of the first step, with an empty cache of the compiler, and the median of later steps. A
-  transformer of 12 layers is compiled as a whole, or layer by layer.
+- `compile`: a transformer of 12 layers, compiled as a whole or layer by layer. The values are the seconds of the first
+  step, with an empty cache of the compiler, and the median of later steps.
 - `garbage`: the step times of a program with 2 million Python objects, which keeps about 300 more in each step.
 - `backward`: the peak of the bytes of all live tensors in a step.
-- `offload`: the bytes that the layers save for backward, by the place where they wait.
+- `offload`: the bytes that the layers save for backward: moved to host memory, and left in place.
 - `loss`: the peak of the bytes of all live tensors in a step of a Llama with 32,000 tokens in its vocabulary, and the
   median of the step times without the measurement of memory.
 
-Every measurement runs in a process of its own. Two variants take turns. The figures are of the best turn.
+Every measurement runs in a process of its own. The two variants of a subject take turns. The printed values are from
+the best turn of each.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Transformer(nn.Module):
 
 
 class Timing(Callback):
-    """Notes the seconds of each step, its batch and the handlers of other callbacks included."""
+    """Records the seconds of each step, including the time for its batch and for the handlers of other callbacks."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -133,7 +134,8 @@ def measure_compile(variant: str) -> dict[str, float]:
 
 
 class Caching(Dataset[Any]):
-    """A dataset that keeps the tokens of each sample as Python objects, beside other objects of the program."""
+    """A dataset that keeps the tokens of each sample as Python objects. It also holds many other objects, as a large
+    program does."""
 
     def __init__(self, objects: int) -> None:
         self.others = [{"row": index, "tags": [index]} for index in range(objects // 2)]
@@ -149,7 +151,7 @@ class Caching(Dataset[Any]):
 
 
 def measure_garbage(variant: str) -> dict[str, float]:
-    """Train a small model beside many Python objects."""
+    """Train a small model in a process with many Python objects."""
     timing = Timing()
     made = {
         "automatic": None,

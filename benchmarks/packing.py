@@ -1,17 +1,21 @@
-"""Measure the time to equal loss on text of variable length: with packing, length grouping, and plain padding.
+"""Measure the time to reach a given loss on text of variable length, with packing, length grouping, and plain padding.
 
     python benchmarks/packing.py
     python benchmarks/packing.py --rounds 3 --limit 1.2
 
-A small Llama learns a synthetic language. The contenders are a plain loop with random batches, transformers' Trainer
-with random batches and with `train_sampling_strategy="group_by_length"`, and trainbus with the same, and with
-`Packing`. All have the same number of samples in a step, model, optimizer and schedule; only the order of samples and
-the padding differ. They alternate within a round. The loss on held-out samples is measured every few steps, and its
-time is not counted. The target is the highest of the final losses, so each contender reaches it. It is taken from all
-rounds, because losses do not depend on time. The value of a round is the CPU time of the process until the loss is at
-the target.
+A small Llama learns a synthetic language. The contenders are:
 
-`--limit` fails if packing is less than this many times as fast as transformers with length grouping.
+- a plain loop with random batches,
+- transformers' Trainer and trainbus, each with random batches and with `train_sampling_strategy="group_by_length"`,
+- trainbus with `Packing`.
+
+All have the same model, optimizer, schedule and number of samples in a step. Only the order of samples and the padding
+differ. They alternate within a round. The loss on held-out samples is measured every few steps. The time for it does
+not count. The target is the highest of the final losses of all contenders and rounds, so each contender reaches it. The
+value of a round is the CPU time of the process until the loss reaches the target.
+
+With `--limit`, the benchmark fails if packing is less than this many times as fast as transformers with length
+grouping.
 """
 
 from __future__ import annotations
@@ -75,7 +79,7 @@ def model() -> Any:
 
 
 class Watch(transformers.TrainerCallback):
-    """Notes the CPU time of the training and the held-out loss every few steps."""
+    """Records the CPU time of the training and the held-out loss, every few steps."""
 
     def __init__(self, held_out: dict[str, torch.Tensor]) -> None:
         self.held_out = held_out
@@ -87,7 +91,7 @@ class Watch(transformers.TrainerCallback):
         self.began = time.process_time()
 
     def step(self, step: int, model: Any) -> None:
-        """Note the held-out loss, if it is due. Its time does not count."""
+        """Record the held-out loss, if it is due. The time to compute it does not count."""
         if step % EVERY:
             return
         self.spent += time.process_time() - self.began

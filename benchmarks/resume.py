@@ -3,9 +3,9 @@
     python benchmarks/resume.py
     python benchmarks/resume.py --millions 60 --limit 1
 
-The checkpoint holds a model and the states of AdamW, which keeps two values per weight. It is from the middle of an
-epoch. The model and the trainer are built before the call, and torch's compiler is imported before it: optimizers
-import the compiler when the first is built. trainbus reads every file and compares its hash. The plain loop calls
+The checkpoint is from the middle of an epoch. It has a model and the states of AdamW, which keeps two values per
+weight. Before the measured call, the benchmark builds the model and the trainer, and imports torch's compiler, because
+the first optimizer of a process would import it. trainbus reads every file and compares its hash. The plain loop calls
 `torch.load` and does not skip the samples that the checkpoint has seen.
 
 `--limit` compares trainbus with transformers.
@@ -24,7 +24,7 @@ from contenders import installed
 from saving import BETWEEN, SYNCHRONOUS, checkpoints_in, saving_task, steps_of
 
 STEPS = 2 * BETWEEN
-"""Of the run. Its checkpoint is in the middle."""
+"""The steps of the run. Its checkpoint is in the middle."""
 
 
 def save(kind: str, folder: Path, millions: float) -> Path:

@@ -5,9 +5,9 @@
     python benchmarks/run.py --quick --out F   # at most 3 minutes; writes all files to the folder F
 
 Each benchmark runs in a process of its own, one after the other. The full form writes `benchmarks/results.json`,
-`docs/performance.svg` and the tables of `docs/performance.md`. The quick form is a test of the benchmarks: its figures
-are not for publication, so it writes a copy of the page to its folder. A limit that is exceeded, or a benchmark that
-fails, gives exit status 1; the rows of the others are written.
+`docs/performance.svg` and the tables of `docs/performance.md`. The quick form only tests the benchmarks. Its figures
+are not for publication, so it writes a copy of the page to its folder. The exit status is 1 if a limit is exceeded or a
+benchmark fails. The rows of the other benchmarks are written nevertheless.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "growth": [["--callback-limit", "0.7", "--rank-limit", "2"]],
     "gpu": [[]],
 }
-"""Benchmark -> the options of each of its calls. Limits are a little above what a quiet machine measures."""
+"""Benchmark -> the options of each of its calls. The limits are a little higher than the values of a quiet machine."""
 QUICK: dict[str, list[list[str]]] = {name: [["--quick"]] for name in BENCHMARKS}
 
 
@@ -58,7 +58,7 @@ def run(name: str, words: list[str]) -> tuple[Result, str]:
 def page_of(
     by_benchmark: dict[str, Any], about: dict[str, Any], failures: dict[str, str], quick: bool
 ) -> dict[str, Any]:
-    """Return the values of the JSON file."""
+    """Return the content of the JSON file."""
     result = Result()
     for name in BENCHMARKS:
         if name in by_benchmark:

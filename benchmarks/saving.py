@@ -1,7 +1,7 @@
 """A model and a task for the benchmarks of checkpoints, and the times of the steps of a training.
 
-The model notes the time at the start of each forward pass. The time from one pass to the next is the time of a step,
-and contains everything that a library does between the steps, such as a save.
+The model records the time at the start of each forward pass. The time from one pass to the next is the time of a step.
+It includes all work between the steps, such as a save.
 """
 
 from __future__ import annotations

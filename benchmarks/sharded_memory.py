@@ -5,8 +5,8 @@
 
 Every way trains the same model with AdamW on two gloo ranks on the CPU. The benchmark watches every torch operation and
 sums the bytes of all live tensors: between two steps, and the maximum after any operation within a step. It also shows
-the weights, the gradients after backward, and the optimizer states. The figures are from the rank that uses more.
-Offloaded tensors are in the same memory here.
+the bytes of the weights, of the gradients after backward, and of the optimizer states. The figures are from the rank
+that uses more memory. On the CPU, offloaded tensors are in the same memory as all others, so they count too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LAYERS, WIDTH = 16, 256
 PARAMS = LAYERS * 8 * WIDTH**2 + 2 * WIDTH
 BUCKET = PARAMS // LAYERS
 MEASURED = 3
-"""The measured step. Buffers that are allocated at their first use exist by then."""
+"""The number of the measured step. Earlier steps allocate the buffers that are created at their first use."""
 
 
 class Layer(nn.Module):
@@ -167,7 +167,7 @@ def train(arguments: dict[str, Any], out: Path) -> None:
 
 
 def measured(way: Variant, precision: str) -> dict[str, int]:
-    """Start the ranks of one way to shard. Return the figures of the rank that uses more."""
+    """Train on two ranks with one way to shard. Return the figures of the rank that uses more memory."""
     arguments = ", ".join(filter(None, [f"{precision}=True" * (precision != "fp32"), way.arguments]))
     with tempfile.TemporaryDirectory(prefix="sharded-") as folder:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={PROCESSES}"]

@@ -1,17 +1,19 @@
-"""Measure the time of a step: of a plain torch loop, trainbus, and other libraries that do the same work.
+"""Measure the time of a step of a plain torch loop, of trainbus, and of other libraries that do the same work.
 
     python benchmarks/step_overhead.py
     python benchmarks/step_overhead.py --tasks perceptron --with --limit 1.2
 
-The first task is a tiny perceptron, so that the overhead of a library is visible. With a model that takes 10 ms per
-step, the same microseconds do not matter: the second task fine-tunes a small BERT. Callbacks are the defaults.
+The first task trains a tiny perceptron, so that the overhead of a library is visible. The second task fine-tunes a
+small BERT, whose steps are so long that the same overhead hardly matters. All libraries have their default callbacks.
 
-The benchmark works on a noisy machine. It measures the CPU time of the process, so other processes do not count. It
+The benchmark also works on a busy machine. It measures the CPU time of the process, so other processes do not count. It
 reads the clock when a batch is requested, so setup and teardown do not count. Runs are short, and the contenders
-alternate. The value of a round is the median step. `--limit` applies to the first decile of the quietest round of the
-perceptron, which is the most reliable figure on a busy machine. `--wall` measures wall-clock time instead.
+alternate. The value of a round is the median step. For `--limit`, the benchmark takes the smallest first decile of all
+rounds of each contender, because this is the most reliable figure on a busy machine. `--limit` applies to the
+perceptron only. `--wall` measures wall-clock time instead.
 
-Composer needs an older torch. Its runs are in a process of the Python that TRAINBUS_BENCH_COMPOSER names.
+Composer needs an older torch. It runs in a process of its own, with the Python that the environment variable
+TRAINBUS_BENCH_COMPOSER names.
 """
 
 from __future__ import annotations

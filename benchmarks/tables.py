@@ -33,7 +33,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell(result: Result, task: str, contender: str) -> str:
-    """Return the ratio of a row to its base. Without a ratio, return the value."""
+    """Return the ratio of a row to its base as text. If there is no ratio, return the value of the row."""
     row = result.row(task, contender)
     if row is None:
         return ""
@@ -95,7 +95,7 @@ def data(result: Result, page: dict[str, Any]) -> str:
 
 
 def packing(result: Result, page: dict[str, Any]) -> str:
-    """Return the table of the time to equal loss."""
+    """Return the table of the time to reach the loss of the benchmark `packing`."""
     rows = []
     for row in result.rows:
         if row.task == PACKING:
@@ -116,7 +116,7 @@ def sharding(result: Result, page: dict[str, Any]) -> str:
 
 
 def growth(result: Result, page: dict[str, Any]) -> str:
-    """Return one table for each thing that grows, and the cost of one callback."""
+    """Return a table for each number that grows (callbacks, steps, rows, ranks), and the cost of one callback."""
     parts = []
     for kind in dict.fromkeys(curve.size_of for curve in result.curves):
         curves = [curve for curve in result.curves if curve.size_of == kind]
@@ -163,7 +163,8 @@ PARTS: dict[str, Callable[[Result, dict[str, Any]], str]] = {
 
 
 def needs(name: str, result: Result) -> bool:
-    """Return whether the rows have what a part needs. A run with `--only` has some parts."""
+    """Return whether the result has the rows that a part of the page needs. A run with `--only` has rows for some
+    parts."""
     tasks = result.tasks()
     return {
         "data": any(task.startswith("batches of") for task in tasks),
