@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,47 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
         if part is not None:
             collection.add(part)
     return rows
+
+
+def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, Sequence[Any]]], ranks: Ranks) -> int:
+    """Gather the results of several batches from all ranks at once, and add them in the order of `gather_rows`.
+
+    That order has the rows of all ranks for the first batch, then for the second batch, and so on. The result is the
+    same as with one call of `gather_rows` for each batch, but needs a few collectives for all batches together.
+
+    Args:
+        gathered: the collections.
+        batches: number of rows on this rank, and one part for each collection, for each batch. All ranks pass the same
+            number of batches.
+        ranks: the ranks.
+
+    Returns:
+        The number of rows over all ranks and batches.
+    """
+    if any(len({part is None for part in parts}) > 1 for parts in zip(*(parts for _, parts in batches))):
+        # Some batches lack a part, such as labels.
+        return sum(gather_rows(tuple(zip(gathered, parts)), ranks, rows, as_objects=False) for rows, parts in batches)
+    for index, collection in enumerate(gathered):
+        parts = [parts[index] for _, parts in batches]
+        if parts[0] is not None:
+            collection.add(_gathered_in_turn(parts, ranks))
+    return sum(ranks.sum_numbers([rows for rows, _ in batches]))
+
+
+def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
+    """Return the parts of several batches and all ranks, joined: first all ranks of the first batch, and so on."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return type(first)({key: _gathered_in_turn([part[key] for part in parts], ranks) for key in first})  # type: ignore[call-arg]
+    if isinstance(first, (list, tuple)):
+        return type(first)(_gathered_in_turn([part[index] for part in parts], ranks) for index in range(len(first)))
+    if not isinstance(first, torch.Tensor):
+        return join(parts)  # refuses values that cannot be gathered
+    tensors = [part.reshape(1) if part.dim() == 0 else part for part in parts]
+    lengths = ranks.gather_numbers(*map(len, tensors))
+    by_rank = iter(ranks.gather_padded(join(tensors)).split([length for of_rank in lengths for length in of_rank]))
+    pieces = [[next(by_rank) for _ in of_rank] for of_rank in lengths]
+    return torch.cat([piece for of_batch in zip(*pieces) for piece in of_batch])
 
 
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:

@@ -112,6 +112,7 @@ def evaluation_loop(
         dataset_size=length_of(getattr(loader, "dataset", None)) if most is None else None,
         include_losses="loss" in args.include_for_metrics,
         as_objects=args.eval_use_gather_object,
+        together=not (observed or by_batch),
     )
 
     def predict(batch: Any) -> tuple[Any, Any, Any]:
@@ -130,6 +131,7 @@ def evaluation_loop(
             results.drop_batch()
         if args.eval_accumulation_steps is not None and number % args.eval_accumulation_steps == 0:
             results.to_host()
+    results.finish()
     row_losses = results.row_losses()
     order = order_of(loader)
     if most is not None and order is not None:

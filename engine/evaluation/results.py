@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..distributed.ranks import Ranks
-from .gathering import Gathered, first_rows, gather_rows
+from .gathering import Gathered, first_rows, gather_batches, gather_rows
 from .outputs import EvalPrediction
+
+GATHERED_TOGETHER = 8
+"""The number of batches whose results are gathered from all ranks together. Until then, each rank keeps its own."""
 
 
 class BatchResult(NamedTuple):
@@ -29,7 +32,9 @@ class BatchResult(NamedTuple):
 class Results:
     """Collects the results of all batches and ranks."""
 
-    def __init__(self, *, concat: bool, dataset_size: int | None, include_losses: bool, as_objects: bool) -> None:
+    def __init__(
+        self, *, concat: bool, dataset_size: int | None, include_losses: bool, as_objects: bool, together: bool = False
+    ) -> None:
         """Create an empty collection.
 
         Args:
@@ -37,6 +42,8 @@ class Results:
             dataset_size: number of rows of the dataset; None if it has no length.
             include_losses: give `compute_metrics` the loss of each row.
             as_objects: gather pickled objects instead of tensors.
+            together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait for the others
+                less often. Nothing may then read the results of the last batch. Call `finish` after the last batch.
         """
         self.losses = Gathered(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
@@ -48,6 +55,10 @@ class Results:
         self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects
         self._batch_rows: list[int] = []
         self._fills_up = False
+        self._together = together and concat and not as_objects
+        self._waiting: list[tuple[int, tuple[Any, ...]]] = []
+        """Number of rows and parts of each batch that is not gathered yet."""
+        self._ranks: Ranks | None = None
 
     @property
     def rows(self) -> int:
@@ -68,16 +79,29 @@ class Results:
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
         """Gather the results of one batch from all ranks. Every rank must call this method."""
-        gathered = (
-            (self.losses, result.loss.repeat(result.rows) if result.loss is not None else None),
-            (self.predictions, result.predictions),
-            (self.labels, result.labels),
-            (self.inputs, result.inputs),
-        )
+        losses = result.loss.repeat(result.rows) if result.loss is not None else None
+        parts = (losses, result.predictions, result.labels, result.inputs)
+        self._fills_up = not ranks.single_process
+        if self._together and not ranks.single_process:
+            self._waiting.append((result.rows, parts))
+            self._ranks = ranks
+            if len(self._waiting) == GATHERED_TOGETHER:
+                self.finish()
+            return
+        gathered = tuple(zip(self._collections, parts))
         self.last_rows = gather_rows(gathered, ranks, result.rows, as_objects=self._as_objects)
         self.rows_gathered += self.last_rows
-        self._fills_up = not ranks.single_process
         self._batch_rows.append(self.last_rows)
+
+    def finish(self) -> None:
+        """Gather the results of the batches that wait for it. Every rank must call this method."""
+        if self._waiting and self._ranks is not None:
+            self.rows_gathered += gather_batches(self._collections, self._waiting, self._ranks)
+            self._waiting = []
+
+    @property
+    def _collections(self) -> tuple[Gathered, ...]:
+        return self.losses, self.predictions, self.labels, self.inputs
 
     def last_prediction(self) -> EvalPrediction:
         """Return predictions and labels of the last batch, as tensors on their device."""
@@ -98,7 +122,8 @@ class Results:
 
     def to_host(self) -> None:
         """Move everything to host memory."""
-        for collection in (self.losses, self.predictions, self.labels, self.inputs):
+        self.finish()
+        for collection in self._collections:
             collection.to_host()
 
     def row_losses(self) -> Any:

@@ -5,10 +5,12 @@ import os
 import sys
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from support.metrics import measured
 from trainbus import Trainer, TrainingArguments
+from trainbus.engine.evaluation.results import BatchResult, Results
 
 
 class Widths(nn.Module):
@@ -29,6 +31,39 @@ class Named(Widths):
     def forward(self, x, labels=None):
         outputs = super().forward(x, labels)
         return {"loss": outputs["loss"], "logits": {"columns": outputs["logits"], "rows": [x]}}
+
+
+def random_results(rank, batches):
+    """Return the results of some batches of a rank: ragged, nested, and with another number of rows in each batch."""
+    draw = torch.Generator().manual_seed(rank)
+    found = []
+    for _ in range(batches):
+        rows, width = torch.randint(1, 5, (2,), generator=draw).tolist()
+        nested = {"wide": torch.randn(rows, width, 2, generator=draw), "flat": [torch.randn(rows, generator=draw)]}
+        tokens = torch.randn(rows * 3, generator=draw)  # several entries per row
+        found.append(BatchResult(rows, torch.rand((), generator=draw), (nested, tokens), torch.arange(rows), None))
+    return found
+
+
+def gathered(together, batches, ranks, to_host_every=None, labels_from=0):
+    """Return all values that the results give, and the number of collectives."""
+    calls = []
+    original = dist.all_gather
+    dist.all_gather = lambda *given, **options: calls.append(1) or original(*given, **options)
+    try:
+        results = Results(concat=True, dataset_size=None, include_losses=True, as_objects=False, together=together)
+        for number, result in enumerate(random_results(ranks.rank, batches)):
+            results.add(result._replace(labels=result.labels if number >= labels_from else None), ranks)
+            if to_host_every and number % to_host_every == 0:
+                results.to_host()
+        results.finish()
+        losses = results.row_losses()
+        prediction = results.prediction(None, losses)
+    finally:
+        dist.all_gather = original
+    (nested, tokens), labels = prediction.predictions, prediction.label_ids
+    arrays = [losses, nested["wide"], nested["flat"][0], tokens, labels, prediction.losses]
+    return [array.tolist() for array in arrays], results.rows, len(calls)
 
 
 def main(folder):
@@ -59,6 +94,12 @@ def main(folder):
             ends[f"{name}-{by_batch}"] = {"seen": seen[:], "loss": loss}
             seen.clear()
     ends["metrics"] = measured(folder)
+    cases = {"one": {"batches": 1}, "many": {"batches": 21}, "to host": {"batches": 21, "to_host_every": 5}}
+    cases["late labels"] = {"batches": 21, "labels_from": 3}
+    ranks = trainer.run.ranks
+    ends["together"] = {
+        name: [gathered(way, ranks=ranks, **case) for way in (False, True)] for name, case in cases.items()
+    }
     with open(f"{folder}/end-{os.environ['RANK']}.json", "w", encoding="utf-8") as file:
         json.dump(ends, file)
     trainer.end()

@@ -63,6 +63,19 @@ def test_metrics_of_two_ranks_equal_those_of_one(ends, kind, tmp_path):
         assert found["eval_PER_number"] == alone["eval_PER_number"] > 0
 
 
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", ["one", "many", "to host", "late labels"])
+def test_results_that_are_gathered_together_equal_those_of_each_batch_with_fewer_collectives(ends, case):
+    for of_rank in ends:
+        (values, rows, collectives), (together, rows_together, fewer) = of_rank["together"][case]
+        assert together == values
+        assert rows_together == rows == len(values[0])
+        if case == "many":
+            assert fewer * 3 < collectives
+    assert ends[0]["together"] == ends[1]["together"]
+
+
 class Pair(Ranks):
     """The first of two processes, whose second one is made up."""
 
