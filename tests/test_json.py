@@ -34,6 +34,7 @@ COMMANDS = {
     "trainbus status DIR --json": ("trainbus status outputs/one --json", "trainbus status outputs/two --json"),
     "trainbus checkpoints DIR --json": ("trainbus checkpoints outputs/one --json",),
     "trainbus preview PROGRAM --json": ("trainbus preview --measure --batch --json train.py",),
+    "trainbus preview PROGRAM --against FILE --json": ("trainbus preview --against plan.json --json train.py",),
     "trainbus trace DIR --rows --json": ("trainbus trace outputs/one --rows --json",),
     "trainbus diff A B --json": (
         "trainbus diff outputs/one outputs/two --json",
@@ -136,6 +137,7 @@ def test_the_keys_of_every_command_are_those_of_the_page(
     failing = namespace["make"]("outputs/three", max_steps=8, capsule=True)
     failing.train_dataset.tensors[0][7] = math.nan
     failing.train()
+    main(["preview", "train.py", "--out", "plan.json"])
     monkeypatch.setattr(profile, "_measure", measured)
     tables = Tables()
     for heading, lines in COMMANDS.items():

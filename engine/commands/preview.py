@@ -13,7 +13,7 @@ from ...events.errors import ArgumentError
 from ...events.recording.rows import difference
 from ..api.preview.result import Preview
 from .first_training import at_first_training
-from .json_output import print_json
+from .json_output import print_json, versioned
 from .option_order import own_first
 from .preview_batch import batch_of
 
@@ -108,8 +108,11 @@ def _preview(options: argparse.Namespace) -> int:
     if options.out is not None:
         options.out.write_text(found.to_json() + "\n", encoding="utf-8")
     if kept is not None:
-        lines = difference(kept.rows, found.rows)
-        print("\n".join(lines) if lines else f"No difference from {options.against}.")
+        lines = kept.differences(found)
+        if options.json:
+            print_json(versioned({"equal": not lines, "differences": lines}))
+        else:
+            print("\n".join(lines) if lines else f"No difference from {options.against}.")
         return 2 if lines else status
     if options.json:
         print_json({**found.to_dict(), **({"batch": _batch_values(shown.batch)} if shown.batch else {})})
@@ -144,9 +147,11 @@ def _comparison(shown: Previewed, changes: str) -> list[str]:
     before, after = shown.preview, shown.changed or shown.preview
     lines = difference(before.rows, after.rows)
     new = [f"warning: {text}" for text in after.warnings if text not in before.warnings]
-    if not lines and before.figures() == after.figures():
-        return [f"No decision changes with {changes}.", *shown.hints, *new]
     old_figures, new_figures = before.figures(), after.figures()
+    if old_figures == new_figures:  # only the learning rates of steps in between may differ
+        lines = before.differences(after)
+    if not lines and old_figures == new_figures:
+        return [f"No decision changes with {changes}.", *shown.hints, *new]
     changed = [f"- {line}" for line in old_figures if line not in new_figures]
     changed += [f"+ {line}" for line in new_figures if line not in old_figures]
     return [*lines, "", *changed, *shown.hints, *new]

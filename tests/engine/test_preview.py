@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from trainbus.engine.api.preview.result import Preview
 from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events import ArgumentError, Callback
 from trainbus.events.recording.files import read
-from trainbus.events.recording.rows import rows_of
+from trainbus.events.recording.rows import difference, rows_of
 
 SEEDS = range(60)
 FAST = SEEDS[::6]
@@ -215,6 +216,51 @@ def test_a_list_of_metrics_that_is_too_short_repeats_its_last_value(tmp_path: Pa
     assert any("2 values are given" in warning for warning in preview.warnings)
     with pytest.raises(ArgumentError, match="has no value"):
         trainer.preview(metrics={"score": []})
+
+
+def test_a_misspelled_metric_is_named(tmp_path: Path) -> None:
+    def warnings(**metrics: Any) -> str:
+        stopping = EarlyStopping("eval_score", patience=2, mode="max")
+        trainer = basic(eval_strategy="steps", eval_steps=4).trainer(tmp_path, stopping)
+        return "\n".join(trainer.preview(metrics={name: [value] for name, value in metrics.items()}).warnings)
+
+    assert "eval_scor: no callback reads this metric; did you mean 'eval_score'?" in warnings(scor=0.5)
+    assert "no callback reads" not in warnings(score=0.5, scores=0.4)
+    assert "no callback reads" not in warnings(throughput=0.5)
+
+
+def test_the_differences_of_previews_are_rows_numbers_and_learning_rates(tmp_path: Path) -> None:
+    def preview(**arguments: Any) -> Preview:
+        return (
+            basic(**{"logging_steps": 5, "save_steps": 10, "save_strategy": "steps", **arguments})
+            .trainer(tmp_path)
+            .preview()
+        )
+
+    plan = preview()
+    assert plan.differences(preview(seed=3)) == []
+    assert plan.differences(preview(learning_rate=0.5))[0].startswith("- learning rate: 5e-05 at first")
+    steps = {"lr_scheduler_kwargs": {"power": 1.0}, "lr_scheduler_type": "polynomial"}
+    bent = {**steps, "lr_scheduler_kwargs": {"power": 1.0, "lr_end": 0.0}}
+    assert preview(**steps).differences(preview(**bent))[0].startswith("- learning rate")
+    one, other = preview(), preview()
+    other.rows[1]["learning_rate"] *= 1.001
+    assert one.differences(other) == ["- learning rate at step 10: 2.75e-05", "+ learning rate at step 10: 2.75275e-05"]
+    assert plan.differences(preview(save_steps=20))[0] == "- step 10: save by Checkpoint"
+
+
+def test_the_difference_of_many_rows_takes_no_minutes() -> None:
+    rows = [[{"step": 3 * step, "what": "log", "by": by} for step in range(3000)] for by in ("Log", "Dense")]
+    began = time.perf_counter()
+    found = difference(*rows)
+    assert time.perf_counter() - began < 20  # before: hours
+    assert found[:4] == [
+        "- step 0: log by Log",
+        "+ step 0: log by Dense",
+        "- step 3: log by Log",
+        "+ step 3: log by Dense",
+    ]
+    assert len(found) == 6000
 
 
 def test_every_form_shows_the_rows(tmp_path: Path) -> None:

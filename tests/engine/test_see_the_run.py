@@ -53,6 +53,12 @@ def test_against_shows_the_difference_of_a_changed_program(
     capsys.readouterr()
     assert main(["preview", "train.py", "--against", "plan.json"]) == 2
     assert "- step 10: save by Checkpoint, KeepBest" in capsys.readouterr().out
+    assert main(["preview", "train.py", "--against", "plan.json", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert (said["equal"], said["differences"][0]) == (False, "- step 10: save by Checkpoint, KeepBest")
+    (tmp_path / "train.py").write_text(program.replace('"max_steps": 40', '"max_steps": 40, "learning_rate": 0.1'))
+    assert main(["preview", "train.py", "--against", "plan.json"]) == 2
+    assert "+ learning rate: 0.1 at first" in capsys.readouterr().out
     assert not (tmp_path / "outputs").exists()
     (tmp_path / "train.py").write_text("print('no training')\n")
     assert main(["preview", "train.py"]) == 1

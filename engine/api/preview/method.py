@@ -10,7 +10,7 @@ from typing import Any
 from ....events.callback import Callback
 from ....events.capabilities import Capability
 from ....events.composition import providers
-from ....events.errors import ArgumentError
+from ....events.errors import ArgumentError, nearest
 from ....events.recording.recorder import DecisionRecorder, Record
 from ....events.recording.rows import kept_of, rows_of
 from ...checkpoint.read.choosing import checkpoint_to_resume
@@ -213,8 +213,14 @@ class _Rehearsal:
         for name, values in given.items():
             full = name if name.startswith("eval_") else f"eval_{name}"
             curves[full] = from_function(values) if callable(values) else from_list(full, values, self.notes)
+        read = self._read_metrics()
+        if not read.keys() & curves.keys():  # else a further metric is only shown
+            hints = {name: nearest(name, read) for name in curves}
+            self.notes += [
+                f"{name}: no callback reads this metric{hint}" for name, hint in hints.items() if hint != "."
+            ]
         assumed = []
-        for name, greater in self._read_metrics().items():
+        for name, greater in read.items():
             if name not in curves:
                 assumed.append(name)
                 curves[name] = improving(greater)

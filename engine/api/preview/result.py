@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from ....events.errors import ArgumentError
 from ....events.recording.files import written
-from ....events.recording.rows import WORK, Row
+from ....events.recording.rows import WORK, Row, difference
 from ...checkpoint.format.files import readable_size
 
 VERSION = 1
@@ -73,6 +74,34 @@ class Preview:
                 f"{path} is not a preview: {type(error).__name__}: {error}. Write one with "
                 "`trainbus preview PROGRAM --out FILE`."
             ) from error
+
+    def differences(self, other: Preview) -> list[str]:
+        """Return how another preview differs, as lines of text: rows, numbers and learning rates.
+
+        A line with `- ` is only in this preview. A line with `+ ` is only in the other one. Estimates of disk space and
+        times are not compared, because they depend on the machine.
+        """
+        lines = difference(self.rows, other.rows)
+        mine, others = self._decided(), other._decided()
+        lines += [f"- {line}" for line in mine if line not in others]
+        lines += [f"+ {line}" for line in others if line not in mine]
+        if not any("learning rate:" in line for line in lines):  # then only steps in between may differ
+            lines += self._other_rate(other)
+        return lines
+
+    def _other_rate(self, other: Preview) -> list[str]:
+        """Return the first logged learning rate that differs at a step of both previews, as two lines of text."""
+        rates = {row["step"]: row["learning_rate"] for row in self.rows if "learning_rate" in row}
+        for row in other.rows:
+            mine, found = rates.get(row["step"]), row.get("learning_rate")
+            if mine is not None and found is not None and not math.isclose(mine, found, rel_tol=1e-6):
+                at = f"learning rate at step {row['step']}:"
+                return [f"- {at} {mine:.6g}", f"+ {at} {found:.6g}"]
+        return []
+
+    def _decided(self) -> list[str]:
+        """Return the numbers of the run that do not depend on the machine, as lines of text."""
+        return [line for line in self.figures() if not line.startswith(("disk:", "time:"))]
 
     def figures(self) -> list[str]:
         """Return the numbers of the run as lines of text: steps, learning rates, disk space and time."""
