@@ -44,7 +44,11 @@ def add_to(commands: Any) -> None:
     verify.set_defaults(do=_verify)
 
     prune = actions.add_parser(
-        "prune", help="delete the checkpoints of the last run, except for those that --keep-last and --keep-best keep"
+        "prune",
+        help="delete checkpoints of the last run",
+        description="Delete the checkpoints of the last run in the folder, except for the checkpoints that --keep-last "
+        "and --keep-best select. The newest checkpoint of the run, and the one that it marks as the best, always stay. "
+        "Damaged checkpoints and checkpoints of other runs stay too.",
     )
     prune.add_argument("folder", type=_folder, help="a folder of checkpoints")
     prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N checkpoints")

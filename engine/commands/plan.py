@@ -24,7 +24,12 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
-    parser = commands.add_parser("plan", allow_abbrev=False)
+    parser = commands.add_parser(
+        "plan",
+        description="Estimate the memory that each way to shard needs, and print the training arguments of the ways "
+        "that fit the GPUs. No model is built.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--params", type=_amount, required=True, help="parameters of the model, such as 7e9 or 7b")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs in total (default: 1)")
     parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of one machine (default: 8)")
@@ -32,18 +37,33 @@ def add_to(commands: Any) -> None:
         "--gpu-memory", type=_gigabytes, default=80.0, metavar="GB", help="memory of one GPU (default: 80)"
     )
     parser.add_argument(
-        "--node-memory", type=_gigabytes, metavar="GB", help="host memory of one machine, for offloading"
+        "--node-memory", type=_gigabytes, metavar="GB", help="host memory of one machine, to check offloading"
     )
     parser.add_argument("--precision", type=str.lower, default="bf16", help="bf16 (default), fp16 or fp32")
-    parser.add_argument("--opt-level", dest="level", type=str.upper, default="O1", help="O1 (default) or O2")
-    parser.add_argument("--optimizer", type=str.lower, default="adamw", help="as `optim` (default: adamw)")
+    parser.add_argument(
+        "--opt-level",
+        dest="level",
+        type=str.upper,
+        default="O1",
+        help="O1 (default) or O2, as in the argument `fp16_opt_level`",
+    )
+    parser.add_argument(
+        "--optimizer",
+        type=str.lower,
+        default="adamw",
+        help="the optimizer, as in the argument `optim` (default: adamw)",
+    )
     parser.add_argument("--accumulate", type=int, default=1, help="batches per step (default: 1)")
     sizes = parser.add_argument_group("sizes for the activations")
     sizes.add_argument("--layers", type=int, help="transformer layers")
     sizes.add_argument("--hidden", type=int, help="width of the hidden state")
     sizes.add_argument("--sequence", type=int, help="tokens of a sample")
     sizes.add_argument("--batch", type=int, default=1, help="samples of a batch on one GPU (default: 1)")
-    sizes.add_argument("--heads", type=int, help="attention heads, for attention that is not fused (SDPA)")
+    sizes.add_argument(
+        "--heads",
+        type=int,
+        help="attention heads, if attention keeps its scores for backward; fused attention (SDPA) keeps none",
+    )
     sizes.add_argument("--vocabulary", type=int, default=0, help="tokens of the vocabulary, for the logits")
     sizes.add_argument("--recompute", action="store_true", help="count the activations with gradient checkpointing")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -23,7 +23,11 @@ _REQUEST = ("step", "flag", "action", "event", "reason")
 
 def add_to(commands: Any) -> None:
     """Add the commands to a parser's subcommands."""
-    trace = commands.add_parser("trace")
+    trace = commands.add_parser(
+        "trace",
+        description="Print each event and each request of a recorded run. A training with `record=True` writes a "
+        "recording.",
+    )
     trace.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
     trace.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
     trace.add_argument(
@@ -42,7 +46,11 @@ def add_to(commands: Any) -> None:
     diff.add_argument("--json", action="store_true", help="print JSON")
     diff.set_defaults(do=_diff)
 
-    again = commands.add_parser("replay")
+    again = commands.add_parser(
+        "replay",
+        description="Call the handlers of a callback with the values of a recorded run, and print the requests that "
+        "the callback makes. No model is built.",
+    )
     again.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
     again.add_argument(
         "--callback", required=True, metavar="M:CALL", help="the callback, such as my_module:Watch(limit=3)"
