@@ -68,7 +68,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         )
     if isinstance(callback, Callback):
         check_requires(callback.requires, type(callback).__name__)
-    base = _base_of(type(callback))
+    base = base_of(type(callback))
     foreign = base is not None and base is not Callback
     if not foreign and (problems := problems_of_settings(callback)):
         raise SubscriptionError(" ".join(problems))
@@ -229,7 +229,7 @@ def _methods_of(cls: type[Callback]) -> list[str]:
     ]
 
 
-def _base_of(cls: type) -> type | None:
+def base_of(cls: type) -> type | None:
     """Return the base class with the empty handlers: `Callback`, or the topmost class named `TrainerCallback`."""
     if issubclass(cls, Callback):
         return Callback

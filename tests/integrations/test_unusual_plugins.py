@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from support.trainers import net_trainer
+from trainbus import ArgumentParser, TrainingArguments
 from trainbus.engine.commands.main import main
 from trainbus.events import TrainbusError
 
@@ -134,6 +138,67 @@ def test_the_manifest_of_a_partial_has_its_values_as_defaults(offer: Any, capsys
         "3.0",
         ["on_step_end"],
     )
+
+
+DESCRIBED = {
+    "two lines": (
+        'class target(Callback):\n    """Counts\n    things.\n\n    More.\n    """\n    def on_log(self): ...',
+        "Counts things.",
+    ),
+    "an inherited docstring": ("class target(Callback):\n    def on_log(self): ...", ""),
+    "the docstring of a dataclass": (
+        "@dataclass\nclass target(Callback):\n    x: int = 1\n    def on_log(self): ...",
+        "",
+    ),
+    "a foreign class": (
+        "import transformers\nclass target(transformers.TrainerCallback):\n"
+        "    def on_log(self, args, state, control, **kwargs): ...",
+        "",
+    ),
+    "a class with any option": (
+        "class target(Callback):\n    def __init__(self, **options): ...\n    def on_log(self): ...",
+        "",
+    ),
+}
+"""Style -> source, and the summary."""
+
+
+@pytest.mark.parametrize("style", DESCRIBED)
+def test_a_plugin_is_described_by_its_own_code(style: str, offer: Any, capsys: Any) -> None:
+    """Docstrings and handlers of base classes do not describe a plugin."""
+    source, summary = DESCRIBED[style]
+    name = offer(source)
+    assert main(["plugins", "manifest", name, "--print"]) == 0
+    row = json.loads(capsys.readouterr().out)["plugins"][name]
+    assert (row["doc"], row["handlers"], row["stage"]) == (summary, {"on_log": "DECIDE"}, "DECIDE")
+    assert not {"budget", "id"} & row["options"].keys()
+
+
+def test_a_manifest_is_the_same_in_each_process(offer: Any) -> None:
+    """The address of a default and the order of a set differ in each process."""
+    offer(
+        "@dataclass\nclass target(Callback):\n    work: object = lambda: 1\n"
+        "    names: frozenset[str] = frozenset('abcdefgh')\n    def on_log(self): ..."
+    )
+    command = "from trainbus.engine.commands.main import main; main(['plugins', 'manifest', 'odd', '--print'])"
+    texts = set()
+    for seed in ("1", "2"):
+        path = os.pathsep.join(each for each in sys.path if each)
+        settings = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        done = subprocess.run([sys.executable, "-c", command], env=settings, capture_output=True, text=True, check=True)
+        texts.add(done.stdout)
+    assert len(texts) == 1
+    options = json.loads(texts.pop())["plugins"]["odd"]["options"]
+    assert options["work"]["default"] == "<function target.<lambda>>"
+    assert options["names"]["default"] == "{'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}"
+
+
+def test_the_help_shows_the_summary_of_a_plugin_as_it_is(offer: Any, capsys: Any) -> None:
+    name = offer('class target(Callback):\n    """Keeps 2% of %(prog)s rows"""\n    def on_log(self): ...')
+    with pytest.raises(SystemExit):
+        ArgumentParser(TrainingArguments, prog="train").parse_args(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Keeps 2% of %(prog)s rows. --plugins {name} or an option lets it join." in said
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "RuntimeError('no key')", "KeyError('KEY')"])

@@ -63,10 +63,10 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
         try:
             row = row_of(plugin)
         except TrainbusError as error:
-            parser.add_argument_group(title, str(error).replace("%", "%%"))
+            parser.add_argument_group(title, _plain(str(error)))
             continue
         joins = "It joins every run." if row.get("auto") else f"--plugins {name} or an option lets it join."
-        group = parser.add_argument_group(title, f"{row.get('doc', '')} {joins}".strip().replace("%", "%%"))
+        group = parser.add_argument_group(title, _plain(f"{_sentence(row.get('doc', ''))} {joins}".strip()))
         rows = {**dict.fromkeys(OF_ALL if "handlers" in row else (), _HIDDEN), **(row.get("options") or {})}
         for option, said in rows.items():
             default = "required" if said.get("required") else f"default: {said.get('default')}"
@@ -82,6 +82,15 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
                 default=argparse.SUPPRESS,
                 type_text=str(said.get("type", "")),
             )
+
+
+def _plain(text: str) -> str:
+    """Return a description of a group that argparse prints as it is. It replaces `%` only beside `%(prog)`."""
+    return text.replace("%", "%%") if "%(prog)" in text else text
+
+
+def _sentence(text: str) -> str:
+    return f"{text}." if text and text[-1] not in ".!?:" else text
 
 
 _HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}

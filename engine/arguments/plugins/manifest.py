@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
@@ -16,11 +17,12 @@ from ....events.contract import CONTRACT
 from ....events.errors import ArgumentError, TrainbusError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
+from ....events.subscribers import base_of
 from .callback_problems import problems_of as callback_problems
 from .names import own_names
 from .offers import problem_of_offer, unbound
 from .options import OF_ALL, options_of, set_apart
-from .text import unknown_name
+from .text import as_text, unknown_name
 
 
 def described(plugin: Plugin) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def described(plugin: Plugin) -> dict[str, Any]:
         name: {
             "type": option.type_text,
             "required": option.is_required,
-            "default": None if option.is_required else repr(option.default),
+            "default": None if option.is_required else _default(option.default),
         }
         for name, option in options_of(offered).items()
         if name not in hidden and option.is_shown
@@ -45,12 +47,33 @@ def described(plugin: Plugin) -> dict[str, Any]:
     return row
 
 
+def _default(value: Any) -> str:
+    """Return the text of a default. Each process gives the same text, so that a manifest stays up to date."""
+    if isinstance(value, (set, frozenset)):
+        return as_text(value)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _summary(target: Any) -> str:
+    """Return the first paragraph of the docstring of a class or function, in one line.
+
+    Empty if it has none of its own: the docstring of a base class, or the one that `dataclass` writes, does not
+    describe it.
+    """
+    own = vars(target).get("__doc__") if isinstance(target, type) else getattr(target, "__doc__", None)
+    doc = inspect.cleandoc(own) if isinstance(own, str) else ""
+    if isinstance(target, type) and doc.startswith(f"{target.__name__}("):
+        return ""
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
 def _of_target(target: Any) -> dict[str, Any]:
-    doc = (inspect.getdoc(target) or "").partition("\n")[0]
+    doc = _summary(target)
     if not isinstance(target, type):
         return {"kind": "function", "doc": doc, "auto": getattr(target, "auto", False) is True}
     if not issubclass(target, Callback):
-        return {"kind": "class", "doc": doc, "auto": False, "handlers": handlers_of(target)}
+        handlers = handlers_of(target)
+        return {"kind": "class", "doc": doc, "auto": False, "stage": stage_of(target), "handlers": handlers}
     return {
         "kind": "class",
         "doc": doc,
@@ -77,7 +100,7 @@ def stage_of(cls: type) -> str:
 
 def handlers_of(cls: type) -> dict[str, str]:
     """Return the handlers of a callback class: event -> name of its stage."""
-    base = Callback if issubclass(cls, Callback) else object
+    base = base_of(cls) or object
     own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}
     for name in dir(cls):
