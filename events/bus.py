@@ -20,7 +20,7 @@ from .filters import filter_of, filtered, ids_in, number_in
 from .handlers import Call, Handler, compile_handler, warn_of_deprecated
 from .isolation import Isolation, refuse_thinning
 from .ordering import Slot, resolve
-from .policies import Budget, Policy, policy_of
+from .policies import Budget, Policy, ending, policy_of
 from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, budget_for, checked_on_error, identity, inspect_subscriber, is_same
 from .timeline import CALL, DONE, FULL, Timeline, now
@@ -369,7 +369,7 @@ class EventBus:
         if self.isolation.forgives(subscription, error):
             return True
         if subscription.policy.action == "raise":
-            note(error, f"{subscription.label} failed after step {self.control.step} (its on_error is 'raise').")
+            note(error, ending(subscription.label, self.control.step, subscription.policy))
         return False
 
     def _as_subscription(self, receiver: Any, channel: Channel) -> Subscription:

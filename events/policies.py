@@ -38,6 +38,13 @@ class Policy:
         """Whether the run may continue after an exception, or calls the handler again."""
         return self.action != "raise" or self.retries > 0
 
+    @property
+    def text(self) -> str:
+        """The value of `on_error`, without what has the default."""
+        if not self.retries:
+            return self.action if self.after == 1 else quarantine(self.after)
+        return f"retry({self.retries})" if self.action == "raise" else retry(self.retries, self.action)
+
 
 RAISE = Policy()
 """The default: an exception ends the run."""
@@ -60,6 +67,11 @@ def retry(times: int = 3, then: str = "raise") -> str:
         then: the policy for the last exception: `raise`, `warn` or `quarantine`.
     """
     return f"retry({times}, then={then!r})"
+
+
+def ending(label: str, step: int, policy: Policy) -> str:
+    """Return the note on an exception of a handler that ends the run: the handler, the step, and its `on_error`."""
+    return f"{label} failed after step {step} (its on_error is {policy.text!r})."
 
 
 def policy_of(text: Any, label: str) -> Policy:

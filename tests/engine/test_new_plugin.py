@@ -128,9 +128,9 @@ def test_a_plugin_name_gives_the_class_name() -> None:
         ("class", "'class' is a keyword of Python. Add a word, such as `class-plugin`"),
         ("torch", "A module 'torch' is installed already.*`torch-plugin`"),
         ("json", "A module 'json' is installed already"),
-        ("skip-spikes", "trainbus has a callback 'skip_spikes'"),
-        ("early-stopping", "trainbus has a callback 'early_stopping'.*Add a word"),
-        ("all", "'all' has a meaning of its own"),
+        ("skip-spikes", "trainbus has a callback with the name 'skip_spikes'"),
+        ("early-stopping", "trainbus has a callback with the name 'early_stopping'.*Add a word"),
+        ("all", "'all' has a special meaning"),
         ("there", "there exists. Give another name"),
     ],
 )
