@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 
 from ...events.activity import Activity
 from ...events.bus import EventBus
+from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.catalog import Clock, Event
 from ...events.control import Flag, TrainerControl
 from ...events.errors import TrainbusError
@@ -21,6 +23,7 @@ from ...events.stages import Stage
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 from ..checkpoint.format.files import CheckpointRecord, folder_name
+from .preview.virtual import VirtualRanks
 
 _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_log_due": ("log",),
@@ -58,9 +61,59 @@ class Absent:
         return self._refuse()
 
     __setattr__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __bool__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __int__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __enter__ = _refuse
 
     def __repr__(self) -> str:
         return f"<no {object.__getattribute__(self, '_name')} in a replay>"
+
+
+class RecordedEvaluations(Callback):
+    """Stands for the evaluations of a recorded run. Callbacks that need evaluations look for it."""
+
+    capabilities = frozenset({Capability.EVALUATES, Capability.PLANS_EVALUATIONS})
+
+
+class ReplayBus(EventBus):
+    """The bus of a replay. It has one callback, which also finds a stand-in for recorded evaluations."""
+
+    evaluations: Callback | None = None
+    """The stand-in; None if the run did not evaluate."""
+
+    @property
+    def subscribers(self) -> dict[str, Any]:
+        found = super().subscribers
+        return found if self.evaluations is None else {"recorded evaluations": self.evaluations, **found}
+
+
+class ReplayServices:
+    """The services of a recorded run. A replay does the work of a decision. It loads no weights."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Absent(name)
+
+    def rehearse_evaluation(self) -> tuple[str, ...] | None:
+        """Return None: the names of the metrics are unknown before the first evaluation."""
+        return None
+
+    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a Trainer method, unless it loads weights."""
+        return None if moment == "_load_best_model" else work()
+
+
+@dataclass
+class ReplaySession:
+    """The session of a recorded run."""
+
+    resume_requested: bool = False
+    """Whether the session resumed from a checkpoint."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Absent(name)
 
 
 class ReplayRun:
@@ -68,10 +121,14 @@ class ReplayRun:
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Create the run in the state in which the first session of a recording begins."""
-        self.args = _arguments(head["args"])
+        self.args = _arguments({**head["args"], "output_dir": str((folder / "replay").resolve())})
         self.state = TrainerState.from_dict(head["state"])
         self.control = TrainerControl(head["rank"])
-        self.bus = EventBus(self, self.control)
+        self.bus = ReplayBus(self, self.control)
+        self.ranks = VirtualRanks(head["rank"], head["ranks"], 0)
+        self.services, self.session = ReplayServices(), ReplaySession()
+        self.evaluates_all = False  # a recording does not say whether an evaluation has all datasets
+        self.evaluation_decides = True
         self.activity = Activity()
         self.mode, self.run_id = "train", head["run"]
         self.logs: dict[str, Any] = {}
@@ -85,7 +142,27 @@ class ReplayRun:
         self.exception: BaseException | None = None
         self.checkpoint: Any = None
         self.run = self
-        self._folder = folder
+        self._folder, self._measured, self._now, self._before = folder, -1, 0.0, 0.0
+
+    def clock(self) -> float:
+        """Return the recorded seconds since the start of the first session, without the time between sessions."""
+        return self._before + self._now
+
+    def seconds(self) -> float:
+        """Return the training time in seconds, as `clock`."""
+        return self.clock()
+
+    def announce(self, event: str, **values: Any) -> None:
+        """Do nothing: the recording has the events that the run announced."""
+
+    def begin_session(self, head: dict[str, Any]) -> None:
+        """Begin a later session: its clock begins at 0."""
+        self._before, self._now = self._before + self._now, 0.0
+        self.session = ReplaySession(resume_requested=head["step"] > 0)
+
+    def metrics_at(self, step: int) -> dict[str, Any]:
+        """Return the metrics of the evaluations at a step; empty without one."""
+        return dict(self.metrics) if step == self._measured else {}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -101,6 +178,7 @@ class ReplayRun:
     def follow(self, record: Record) -> None:
         """Set the values of the run to the values of a record."""
         state = self.state
+        self._now = record.get("t", self._now)
         for name, value in record.get("state", {}).items():
             if name == "best_model_checkpoint" and value is not None:
                 value = str(self._folder / value)
@@ -119,6 +197,7 @@ class ReplayRun:
             state.log_history.append({**self.logs, "step": state.global_step})
         if "metrics" in record:
             self.metrics = {name: number(value) for name, value in record["metrics"].items()}
+            self._measured = state.global_step
         self.dataset_name = record.get("dataset", self.dataset_name)
         self.requested_by = frozenset(record.get("asked", ()))
         if "checkpoint" in record:
@@ -153,7 +232,8 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
     """Call a callback as a recorded run would call it. The callback runs last in its stage.
 
     The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such
-    as `model`, which only a live run has, is an object that raises an error when the callback uses it.
+    as `model`, which only a live run has, is an object that raises an error when the callback uses it. Files that the
+    callback writes into the output folder go to the folder `replay` beside the recording.
 
     Args:
         recording: a recording, its file, or the output folder of a run.
@@ -167,6 +247,8 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
         recording = read(Path(recording))
     head = recording.sessions[0]
     played = ReplayRun(head, recording.path.parent)
+    if any(record.get("e") == "on_evaluate_begin" for record in recording.records):
+        played.bus.evaluations = RecordedEvaluations()
     handle = played.bus.attach(callback)
     for event in {record["e"] for record in recording.records if "e" in record} - {*played.bus}:
         played.bus.declare(Event(event, "An event of the recorded run."))
@@ -180,6 +262,7 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
         if "session" in node.record:
             player.handlers = recording.sessions[node.record["session"]]["handlers"]
             if node.record["session"]:
+                played.begin_session(recording.sessions[node.record["session"]])
                 player.play({"e": "on_setup", "s": node.record["s"]})
         player.visit(node)
     return player.result

@@ -152,4 +152,9 @@ def _callback(text: str) -> Any:
         found = getattr(importlib.import_module(module), function.id)
     except (ImportError, AttributeError) as error:
         raise ArgumentError(f"--callback {text!r}: {error}.") from error
-    return found(*values, **options)
+    if not callable(found):
+        raise ArgumentError(f"--callback {text!r}: {found!r} is not a class. Name a class of callbacks.")
+    try:
+        return found(*values, **options)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"--callback {text!r}: {error}. Write it as my_module:Watch(limit=3).") from error

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,18 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from support.processes import run_program
-from trainbus import Callback, Record, Trainer, TrainingArguments
+from trainbus import (
+    Callback,
+    Csv,
+    EarlyStopping,
+    EarlyStoppingCallback,
+    JsonLines,
+    KeepBest,
+    Record,
+    Report,
+    Trainer,
+    TrainingArguments,
+)
 from trainbus.callbacks.base.line_file import LineFile
 from trainbus.callbacks.monitor.record import fingerprint
 from trainbus.engine.api.replay import ReplayError, replay
@@ -313,6 +325,54 @@ def test_a_replay_tells_what_the_callback_requests(plain: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "stopping",
+    [
+        lambda: EarlyStopping(patience=1, threshold=10.0),
+        lambda: EarlyStopping(target=10.0),
+        lambda: EarlyStoppingCallback(1, early_stopping_threshold=10.0),
+    ],
+)
+def test_a_replay_stops_where_the_live_run_stops(plain: Path, tmp_path: Path, stopping: Any) -> None:
+    trainer = build(tmp_path, stopping())
+    trainer.train()
+    played = replay(plain, stopping())
+    first = next(entry for entry in played.requests if entry.flag == "training_stop")
+    assert (first.step, first.reason) == (
+        trainer.state.global_step,
+        trainer.control.why("training_stop").split(": ")[1],
+    )
+    assert trainer.state.global_step < 12
+
+
+def test_a_replay_of_a_resumed_run_has_the_clock_of_all_sessions(tmp_path: Path) -> None:
+    seen: list[tuple[float, float]] = []
+
+    class Reads(Callback):
+        def on_step_end(self, run: Any) -> None:
+            seen.append((run.clock(), run.seconds()))
+
+    build(tmp_path, at("on_step_end", 8, lambda run, control: control.request("training_stop", "planted"))).train()
+    build(tmp_path).train(resume_from_checkpoint=True)
+    replay(tmp_path, Reads())
+    assert len(seen) == 12
+    assert seen == sorted(seen)
+
+
+def test_a_replay_writes_no_file_of_the_run(plain: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(plain, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for callback in (JsonLines(), Csv(), Record(), Report(), KeepBest()):
+        played = replay(folder, callback)
+        assert not [entry for entry in played.requests if entry.action == "fail"], callback
+    assert before == {path: path.read_bytes() for path in before}
+    logged = [json.loads(line) for line in (folder / "replay" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["train/global_step"] for row in logged] == [*range(1, 13)]
+    added = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file() and path not in before}
+    assert added == {"replay"}
+
+
 def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) -> None:
     class Reads(Callback):
         def on_step_end(self, model: Any) -> None:
@@ -321,6 +381,13 @@ def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) 
 
     with pytest.raises(ReplayError, match="A replay has no 'model'"):
         replay(plain, Reads())
+
+    class Computes(Callback):
+        def on_step_end(self, run: Any) -> None:
+            assert run.saves > 3
+
+    with pytest.raises(ReplayError, match="A replay has no 'saves'"):
+        replay(plain, Computes())
 
 
 def test_the_command_replays_a_callback_of_a_module(
@@ -338,6 +405,15 @@ def test_the_command_replays_a_callback_of_a_module(
     assert "step 5: Watch request save" in capsys.readouterr().out
     assert main(["replay", str(plain), "--callback", "replayed_rules"]) == 2
     assert main(["replay", str(plain), "--callback", "replayed_rules:Other"]) == 2
+    capsys.readouterr()
+    for call, problem in (
+        ("replayed_rules:Watch", "missing 1 required positional argument: 'step'"),
+        ("replayed_rules:Watch(limit=5)", "unexpected keyword argument 'limit'"),
+        ("math:pi", "is not a class"),
+        ("trainbus:EarlyStopping(patience=0)", "patience"),
+    ):
+        assert main(["replay", str(plain), "--callback", call]) == 2, call
+        assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", [("on_batch", 5), ("on_evaluate_begin", 8), ("on_save", 8), ("on_log", 9)])
