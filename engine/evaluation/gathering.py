@@ -79,6 +79,28 @@ class Gathered:
         return _cut_last(self.arrays, padding_rows, of_last)
 
 
+@dataclass
+class BatchLosses(Gathered):
+    """The losses of batches. Scalars are repeated for the rows of their batches when they move to host memory."""
+
+    scalars: list[torch.Tensor] = field(default_factory=list)
+    """Mean losses of batches that are still on their device."""
+    rows: list[int] = field(default_factory=list)
+    """The number of rows of each of these batches."""
+
+    def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
+        """Append the mean loss of a batch. A later repetition is faster than one repetition for each batch."""
+        self.scalars.append(loss)
+        self.rows.append(rows)
+
+    def to_host(self) -> None:
+        """Move all losses to host memory, with one value for each row."""
+        if self.scalars:
+            self.arrays.append(np.repeat(to_numpy(torch.stack(self.scalars)), self.rows))
+            self.scalars, self.rows = [], []
+        super().to_host()
+
+
 def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int, *, as_objects: bool) -> int:
     """Gather the results of one batch from all ranks, in order of rank, and add them.
 

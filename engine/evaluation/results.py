@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..distributed.ranks import Ranks
-from .gathering import Gathered, first_rows, gather_batches, gather_rows
+from .gathering import BatchLosses, Gathered, first_rows, gather_batches, gather_rows
 from .outputs import EvalPrediction
 
 GATHERED_TOGETHER = 8
@@ -45,7 +45,7 @@ class Results:
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait for the others
                 less often. Nothing may then read the results of the last batch. Call `finish` after the last batch.
         """
-        self.losses = Gathered(True)
+        self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
         self.dataset_size = dataset_size
         self.rows_gathered = 0
@@ -79,7 +79,12 @@ class Results:
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
         """Gather the results of one batch from all ranks. Every rank must call this method."""
-        losses = result.loss.repeat(result.rows) if result.loss is not None else None
+        losses = result.loss
+        if losses is not None and losses.dim() == 0 and ranks.single_process and not self._include_losses:
+            self.losses.add_scalar(losses, result.rows)
+            losses = None
+        elif losses is not None:
+            losses = losses.repeat(result.rows)
         parts = (losses, result.predictions, result.labels, result.inputs)
         self._fills_up = not ranks.single_process
         if self._together and not ranks.single_process:
