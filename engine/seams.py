@@ -56,7 +56,7 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
     if not _are_one_group(gradients):
         return _clip_groups(parameters, gradients, max_norm)
     with torch.no_grad():
-        total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if max_norm > 0:
             torch._foreach_mul_(gradients, torch.clamp(max_norm / (total + 1e-6), max=1.0))
     return total
@@ -65,7 +65,7 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
 def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     if not gradients or any(gradient.is_sparse for gradient in gradients):
         return False
-    groups = torch._C._group_tensors_by_device_and_dtype([gradients], False)  # type: ignore[attr-defined]
+    groups = torch._C._group_tensors_by_device_and_dtype([[*gradients]], False)
     return len(groups) == 1 and gradients[0].device.type in GROUPED_TYPES
 
 

@@ -167,7 +167,8 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
         return join(parts)  # refuses values that cannot be gathered
     tensors = [part.reshape(1) if part.dim() == 0 else part for part in parts]
     lengths = ranks.gather_numbers(*map(len, tensors))
-    by_rank = iter(ranks.gather_padded(join(tensors)).split([length for of_rank in lengths for length in of_rank]))
+    whole = ranks.gather_padded(join(tensors))
+    by_rank = iter(torch.split(whole, [length for of_rank in lengths for length in of_rank]))
     pieces = [[next(by_rank) for _ in of_rank] for of_rank in lengths]
     return torch.cat([piece for of_batch in zip(*pieces) for piece in of_batch])
 
