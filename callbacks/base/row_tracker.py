@@ -198,9 +198,10 @@ class RowTracker(Callback):
         return uuid.uuid4().hex
 
     def _open(self, run: Run, opening: Opening) -> None:
-        if not self.writes(run):
-            return
-        opening = self.prepare(run, opening)
+        if self.writes(run):
+            self._open_prepared(run, self.prepare(run, opening))
+
+    def _open_prepared(self, run: Run, opening: Opening) -> None:
         self.run_id, self._resumes = opening.run_id, opening.resumes
         self._row, self._step, self._written, self._session, self._warned = {}, -1, -1, None, False
         self._repeats = opening.resumes > 0 and opening.exact
@@ -231,9 +232,10 @@ class RowTracker(Callback):
     def _adopt(self, run: Run, opening: Opening) -> None:
         """Use the tracker's run that is already open. `start`, or an earlier evaluation, opened it."""
         wanted = self.prepare(run, opening)
-        if wanted.run_id != self.run_id:
+        # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
+        if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
             self._finish(Outcome())
-            self._open(run, opening)
+            self._open_prepared(run, wanted)
             return
         self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
         self.describe(run, wanted)
@@ -256,7 +258,9 @@ class RowTracker(Callback):
             self._open(run, Opening(self.run_id or self.new_id(run)))
         if totals := totals_of(logs):
             self.submit(lambda session: session.summarize(totals), again=True)
-        if row := row_of(settled(logs), state.global_step):
+        row = row_of(settled(logs), state.global_step)
+        # The totals of a training that was complete when it resumed come after the last row was restored.
+        if row and not (totals and state.global_step <= self._written and row.keys() <= {"train/epoch", AXIS}):
             self.add(run, row)
 
     def add(self, run: Run, row: dict[str, Any]) -> None:

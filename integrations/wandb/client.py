@@ -186,6 +186,8 @@ class WandbSession(TrackerSession):
         if not self.owned:
             if self._hook in (hooks := hooks_of(self.live)):
                 hooks.remove(self._hook)  # the run of the program outlives the trainer
+            with _LOCK:
+                _UNSEEN[self.run_id] = self.progress
             return
         with _LOCK:
             _OURS.pop(self.run_id, None)

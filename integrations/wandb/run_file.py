@@ -76,20 +76,21 @@ def last_written(path: Path, axis: str) -> Written:
     try:
         size = path.stat().st_size
         readable = any(record.HasField("run") for record in _first(records(path), 5))
+        counter = -1  # rows of the user may follow, which have no step
         for block in range(size // BLOCK, -1, -1):
-            counter, steps = -1, []
+            steps = []
             for record in records(path, block * BLOCK):
                 if record.HasField("history"):
                     values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
                     counter = max(counter, int(record.history.step.num))
                     steps.append(int(float(values.get(axis, -1))))
             last = max(steps, default=-1)
-            # An earlier block may have more rows of this step. Rows of the user have no step.
+            # An earlier block may have more rows of this step.
             if last >= 0 and (block == 0 or any(0 <= step < last for step in steps)):
                 return Written(last, counter, steps.count(last), readable)
     except (OSError, ValueError) as error:
         raise OSError(f"The wandb file {path} cannot be read: {error}") from error
-    return Written(readable=readable)
+    return Written(counter=counter, readable=readable)
 
 
 def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:

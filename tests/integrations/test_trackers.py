@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,19 @@ def place(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder that is the working directory, and in which every service writes."""
     folder = tmp_path_factory.mktemp(case.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name, value in ROOM.items():
-            patch.setenv(name, value)
-        for name, place in (("CLEARML_CACHE_DIR", ""), ("TRACKIO_DIR", "trackio"), ("COMET_OFFLINE_DIRECTORY", "")):
-            patch.setenv(name, str(folder / place))
-        patch.setenv("MLFLOW_TRACKING_URI", f"file://{folder / 'mlruns'}")
-        patch.delenv("WANDB_MODE", raising=False)
+        enter_place(patch, folder)
         yield folder
+
+
+def enter_place(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Change to a folder, and let every service write in it."""
+    patch.chdir(folder)
+    for name, value in ROOM.items():
+        patch.setenv(name, value)
+    for name, place in (("CLEARML_CACHE_DIR", ""), ("TRACKIO_DIR", "trackio"), ("COMET_OFFLINE_DIRECTORY", "")):
+        patch.setenv(name, str(folder / place))
+    patch.setenv("MLFLOW_TRACKING_URI", f"file://{folder / 'mlruns'}")
+    patch.delenv("WANDB_MODE", raising=False)
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +200,31 @@ def test_a_resumed_training_continues_the_run(case: Case, crashed: Any) -> None:
     saved = trainer.callbacks[case.name].state_dict()
     assert saved["resumes"] == 1
     assert saved["run_id"]
+
+
+@pytest.fixture(scope="module")
+def resumed_twice(case: Case, tmp_path_factory: pytest.TempPathFactory) -> list[read.Row]:
+    """The rows of one trainer that trains and resumes twice, without `trainer.end()` in between."""
+    import warnings
+
+    folder = tmp_path_factory.mktemp(f"{case.name}-again")
+    if case.name == "Trackio":  # it chooses its folder once in a process
+        case = replace(case, options={"project": "again"}, rows=partial(read.trackio, project="again"))
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        enter_place(patch, folder)
+        trainer = build(case, folder)
+        trainer.train()
+        for name in ("checkpoint-4", "checkpoint-8"):
+            trainer.train(resume_from_checkpoint=str(folder / "out" / name))
+        trainer.end()
+        return case.rows(folder)
+
+
+def test_a_resume_in_the_same_process_writes_no_row_twice(resumed_twice: list[read.Row]) -> None:
+    rows = read.by_step(resumed_twice)
+    assert {step: len(found) for step, found in rows.items()} == {2: 1, 4: 1, 6: 1, 8: 1}
+    assert {step for step, found in rows.items() if "eval/loss" in found[0]} == {4, 8}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=["ctrl-c", "signal"])

@@ -242,6 +242,21 @@ def test_rows_of_the_last_step_are_counted_over_the_blocks_of_a_file(tmp_path):
     assert (found.step, found.counter) == (4, 23)
 
 
+def test_the_counter_of_the_client_continues_after_rows_of_the_user(tmp_path):
+    """Rows of the user have no step, and a resumed session may write no row: `wandb sync` loses repeated counters."""
+    for steps, rows in ((8, 700), (8, 0), (8, 0), (12, 0)):
+        trainer = build(tmp_path, offline(tmp_path, on_change="continue"), steps=steps)
+        trainer.train(resume_from_checkpoint="auto")
+        for number in range(rows):  # more than a block of the file
+            trainer.wandb.log({"mine": number, "text": "x" * 100})
+        trainer.end()
+    found = segments(tmp_path)
+    counters = [row["_step"] for segment in found for row in segment.rows]
+    assert counters == sorted(set(counters))
+    assert sum("mine" in row for segment in found for row in segment.rows) == 700
+    assert [step for segment in found for step in segment.steps] == [2, 4, 6, 8, 10, 12]
+
+
 @pytest.mark.parametrize("on_change", ["continue", "fork", "new"])
 def test_a_resume_with_other_arguments_continues_forks_or_starts_a_new_run(tmp_path, on_change, caplog):
     first = build(tmp_path, offline(tmp_path))
@@ -483,16 +498,19 @@ def test_a_tracker_adds_less_than_a_millisecond_to_a_step(tmp_path):
 def test_rows_that_the_service_did_not_receive_are_reported_at_the_end(tmp_path, caplog):
     trainer = build(tmp_path, offline(tmp_path))
 
+    def refuse(row, **options):
+        raise ConnectionError("the service is down")
+
     def break_client(state):
         if state.global_step == 4:
-            trainer.wandb.finish()  # rows after this are refused by the client
+            trainer.wandb.log = refuse
 
     trainer.on("on_step_end", break_client)
     trainer.train()
     trainer.end()
     assert trainer.state.global_step == 8
     assert "wandb did not receive" in caplog.text
-    assert "is finished" in caplog.text
+    assert "the service is down" in caplog.text
 
 
 def test_checkpoints_become_artifacts_with_aliases(tmp_path):

@@ -61,11 +61,11 @@ def mlflow(folder: Path) -> list[Row]:
     return rows_of(points())
 
 
-def trackio(folder: Path) -> list[Row]:
+def trackio(folder: Path, project: str = "demo") -> list[Row]:
     from trackio.sqlite_storage import SQLiteStorage
 
-    [run] = SQLiteStorage.get_runs("demo")
-    return [(entry["step"], entry) for entry in SQLiteStorage.get_logs("demo", run)]
+    [run] = SQLiteStorage.get_runs(project)
+    return [(entry["step"], entry) for entry in SQLiteStorage.get_logs(project, run)]
 
 
 def comet(folder: Path) -> list[Row]:
@@ -138,7 +138,9 @@ def swanlab_records(path: Path) -> Iterator[tuple[int, str, float]]:
 def wandb(folder: Path) -> list[Row]:
     from wandb_files import segments
 
-    return [(row["train/global_step"], row) for segment in segments(folder) for row in segment.rows]
+    rows = [row for segment in segments(folder) for row in segment.rows]
+    # The client writes an empty row for a session without rows.
+    return [(row["train/global_step"], row) for row in rows if row.keys() - {"_step", "_timestamp", "_runtime"}]
 
 
 def by_step(rows: list[Row]) -> dict[int, list[dict[str, Any]]]:
