@@ -11,6 +11,7 @@ from typing import Any
 import wandb
 from wandb.util import load_yaml
 
+from ...callbacks.base.predictions import Predictions
 from ...events.errors import ArgumentError, nearest
 
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
@@ -37,6 +38,23 @@ SETTINGS = {
     **{"job_type": "run_job_type", "dir": "root_dir"},
 }
 """Option of `wandb.init` -> the field of `wandb.Settings`, for options whose field has another name."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "options": (lambda value: isinstance(value, Mapping), "a dict, such as {'dir': 'outputs'}"),
+    "options['config']": (lambda value: isinstance(value, Mapping), "a dict, such as vars(args)"),
+    "axis": (lambda value: isinstance(value, (str, Mapping)), "the name of an axis, or a dict of name pattern -> axis"),
+    "init_timeout": (lambda value: _is_number(value) and value > 0, "a number of seconds above 0"),
+    "finish_timeout": (_is_number, "a number of seconds, 0 or more"),
+    "reference_above": (lambda value: value is None or _is_number(value), "a number of bytes, such as 10e9, or None"),
+    "tables": (lambda value: value is None or isinstance(value, Predictions), "Predictions(rows=64), or None"),
+    **{name: (lambda value: isinstance(value, bool), "True or False") for name in ("alerts", "save_code", "shared")},
+}
+"""Field of `Wandb` -> whether a value fits, and the values that it takes, as text."""
 
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
@@ -110,6 +128,18 @@ def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None
     if value not in known:
         raise ArgumentError(f"{variable}={value!r} is unknown{nearest(value, known)} Set {', '.join(known)} or false.")
     return value
+
+
+def check_fields(callback: Any) -> None:
+    """Check the types of the fields of a `Wandb` callback that the client does not check.
+
+    Raises:
+        ArgumentError: for a value of another type. The error names the field and the values that it takes.
+    """
+    for name, (fits, takes) in FIELDS.items():
+        value = (callback.options.get("config") or {}) if name == "options['config']" else getattr(callback, name)
+        if not fits(value):
+            raise ArgumentError(f"Wandb({name}={value!r}): set {takes}.")
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:

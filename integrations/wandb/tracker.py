@@ -36,6 +36,7 @@ from .options import (
     MODES,
     OFFLINE,
     check_environment,
+    check_fields,
     checked,
     choice_from_environment,
     folder_of,
@@ -134,6 +135,7 @@ class Wandb(RowTracker):
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
+        check_fields(self)
         check_axes(self.axis)
         given = checked({**self._own_options(), **self.options})
         if not is_disabled():
