@@ -14,6 +14,7 @@ from typing import Any
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from .row_tracker import Opening, Outcome, RowTracker, TrackerSession
+from .tracker import numbered
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class ServiceTracker(RowTracker):
         return cls(args.project, args.run_name)
 
     def new_id(self, run: Run) -> str:
-        return run.run_id or super().new_id(run)
+        return numbered(run.run_id, self, run) if run.run_id else super().new_id(run)
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         """Open the run `opening.run_id`, on the worker.
@@ -105,7 +106,7 @@ class ServiceTracker(RowTracker):
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
         folder = Path(run.args.output_path) / FOLDER
         name, config = self.name or run.args.run_name, run.args.to_sanitized_dict()
-        record = folder / f"{self.service.lower()}-{run.run_id or 'evaluation'}"
+        record = folder / f"{self.service.lower()}-{numbered(run.run_id or 'evaluation', self, run)}"
 
         def open_session() -> TrackerSession:
             with contextlib.suppress(OSError):  # the run works without the record

@@ -84,6 +84,18 @@ class Tracker(Callback):
                 self.describe(run)
 
 
+def numbered(run_id: str, tracker: Callback, run: Run) -> str:
+    """Return the id of the run of a tracker. A second tracker of the same class adds `-2` to the id, and so on."""
+    number = number_of(tracker, run)
+    return run_id if number == 1 else f"{run_id}-{number}"
+
+
+def number_of(tracker: Callback, run: Run) -> int:
+    """Return the number of a tracker among the trackers of its class. The first one has the number 1."""
+    same = [each for each in run.bus.subscribers.values() if type(each) is type(tracker)]
+    return next((number for number, each in enumerate(same, 1) if each is tracker), 1)
+
+
 def in_sections(key: str) -> str:
     """Return the name of a metric with its section: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

@@ -93,6 +93,22 @@ def load(folder: Path, run_id: str | None = None) -> Identity | None:
     return next((known for known in reversed(_runs(folder)) if run_id in (None, known.run_id)), None)
 
 
+def load_last(folder: Path, number: int) -> Identity | None:
+    """Return the run that one of several `Wandb` callbacks of a trainer opened last.
+
+    Args:
+        folder: the output folder.
+        number: the number of the callback; see `numbered`. It is the end of the id, except for the first callback.
+    """
+    return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
+
+
+def _number(run_id: str) -> int:
+    """Return the number at the end of an id of 32 characters; 1 if the id has another form."""
+    start, _, end = run_id.partition("-")
+    return int(end) if len(start) == 32 and end.isdecimal() else 1
+
+
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
     """Write the identity to the output folder atomically. Other runs of the folder keep theirs.
 

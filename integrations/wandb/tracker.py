@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from ...callbacks.base.predictions import Predictions
 from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession, outcome_of
-from ...callbacks.base.tracker import in_sections
+from ...callbacks.base.tracker import in_sections, number_of, numbered
 from ...engine.arguments import ALIASES, TrainingArguments
 from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
@@ -168,10 +168,10 @@ class Wandb(RowTracker):
 
     def new_id(self, run: Run) -> str:
         options = {**from_environment(), **self.options}
-        return options.get("id") or run.run_id or uuid.uuid4().hex
+        return options.get("id") or numbered(run.run_id or uuid.uuid4().hex, self, run)
 
     def unfinished_run(self, run: Run) -> str | None:
-        known = identity.load(run.args.output_path)
+        known = identity.load_last(run.args.output_path, number_of(self, run))
         return known.run_id if known is not None and not known.finished else None
 
     def argument_overrides(self, args: TrainingArguments) -> dict[str, Any]:

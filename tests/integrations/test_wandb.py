@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
@@ -312,6 +313,31 @@ def test_a_run_of_the_user_is_used_and_left_open(tmp_path):
     [segment] = segments(tmp_path)
     assert segment.config["arguments"]["max_steps"] == 8
     assert "after" in segment.rows[-1]
+
+
+def test_two_callbacks_of_one_trainer_have_a_run_each(tmp_path):
+    def trained(steps):
+        other = Wandb(project="other", mode="offline", options=offline(tmp_path).options)
+        trainer = build(tmp_path, offline(tmp_path), other, steps=steps)
+        trainer.train(resume_from_checkpoint="auto")
+        trainer.end()
+
+    trained(8)
+    trained(12)
+    found = segments(tmp_path)
+    steps = {}
+    for segment in found:
+        steps.setdefault((segment.run.project, segment.run_id), []).extend(segment.steps)
+    assert sorted(project for project, _ in steps) == ["demo", "other"]
+    assert list(steps.values()) == [[2, 4, 6, 8, 10, 12]] * 2
+
+
+def test_two_callbacks_that_were_killed_before_a_checkpoint_continue_their_own_runs(tmp_path):
+    names = [uuid.uuid4().hex + end for end in ("", "-2", "-10")]
+    for name in names:
+        identity.store(tmp_path, identity.Identity(name, (identity.Segment("gone", True),)), opens=True)
+    assert [identity.load_last(tmp_path, number).run_id for number in (1, 2, 10)] == names
+    assert identity.load_last(tmp_path, 3) is None
 
 
 def test_two_trainings_of_one_process_have_a_run_each(tmp_path):
