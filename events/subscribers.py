@@ -125,8 +125,13 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         wanted,
         "raise" if foreign else getattr(callback, "on_error", "raise"),
         foreign,
-        dict(getattr(callback, "__dict__", {})),
+        {name: _as_now(value) for name, value in getattr(callback, "__dict__", {}).items()},
     )
+
+
+def _as_now(value: Any) -> Any:
+    """Return a value that does not change when the callback changes its list, dict or set."""
+    return value.copy() if type(value) in (list, dict, set) else value
 
 
 def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:

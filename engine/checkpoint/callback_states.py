@@ -209,10 +209,9 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
         attributes: the attributes of the callback when it was attached. Default: its current attributes.
         saved: whether the identity is saved with a state. True leaves out attributes that changed since the callback
             was attached, because these attributes are state and not settings.
-
-    The settings of a dataclass are its fields, so `attributes` and `saved` have no effect.
     """
-    settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
+    began = attributes if saved else None
+    settings = _settings(callback, began) if is_dataclass(callback) else _attributes(callback, attributes, saved)
     return {
         "class": type(callback).__name__,
         "settings": settings,
@@ -254,10 +253,12 @@ def matched(
     return found
 
 
-def _settings(callback: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass: its fields, without its id."""
+def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the settings of a dataclass: its fields, without its id and the fields that differ from `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
-    return {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
+    settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
+    began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
+    return {name: text for name, text in settings.items() if _same(began.get(name, text), text)}
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,39 @@ def test_two_of_one_class_in_another_order_keep_their_states(tmp_path: Path) -> 
     tens, ones = Counter(10), Counter(1)
     resumed(tmp_path, tens, ones)
     assert (tens.count, ones.count) == (40, 4)
+
+
+@dataclass
+class Fields(Callback):
+    """Has its state in fields, beside its setting. One field is a list that changes in place."""
+
+    by: int = 1
+    count: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def on_step_end(self, state: Any) -> None:
+        self.count += self.by
+        self.steps.append(state.global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.steps = state["count"], list(state["steps"])
+
+
+def test_state_in_the_fields_of_a_dataclass_is_no_setting(tmp_path: Path, caplog: Any) -> None:
+    run_of(tmp_path, Fields(1), Fields(10)).train()
+    tens, ones = Fields(10), Fields(1)
+    resumed(tmp_path, tens, ones)
+    assert (tens.count, ones.count) == (40, 4)
+    assert tens.steps == [1, 2, 3, 4]
+    assert "other settings" not in caplog.text
+    again = Fields(10)
+    run = run_of(tmp_path / "once more", again)
+    run.train(resume_from_checkpoint=str(tmp_path / "again" / "checkpoint-4"))
+    assert again.count == 40, "a resumed run saves the settings too"
+    assert "other settings" not in caplog.text
 
 
 def test_the_state_of_a_removed_callback_goes_to_no_other_callback(tmp_path: Path) -> None:
