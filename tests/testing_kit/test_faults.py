@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from trainbus import Callback, Run, Stage
-from trainbus.testing import CHECKS, Examination, Subject
+from trainbus.testing import CHECKS, Examination, Subject, check_callback
 from trainbus.testing.conformance import chosen_checks
 
 # Faulty callbacks. Each has one fault.
@@ -34,6 +34,15 @@ class RequiresASetting(Callback):
 
 
 ONE = Callback()
+
+
+@dataclass
+class StopsAfterTwo(Callback):
+    """A good callback."""
+
+    def on_step_end(self, state: Any, control: Any) -> None:
+        if state.global_step == 2:
+            control.request("training_stop", "two steps are done")
 
 
 class SharesItsRecords(Callback):
@@ -147,6 +156,24 @@ class LeavesTheModelInEvaluationMode(Callback):
 
 
 @dataclass
+class ScalesGradientsWhileMeasuring(Callback):
+    stage = Stage.MEASURE
+
+    def on_gradients(self, model: Any) -> None:
+        for weight in model.parameters():
+            weight.grad.mul_(0.5)
+
+
+@dataclass
+class LowersTheRateWhileReporting(Callback):
+    stage = Stage.REPORT
+
+    def on_step_end(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+
+
+@dataclass
 class ChangesTheArguments(Callback):
     def on_train_begin(self, args: Any) -> None:
         args.max_grad_norm = 0.5
@@ -186,6 +213,19 @@ class LeavesAThread(Callback):
 
     def on_exception(self) -> None:
         self.ended.set()
+
+
+@dataclass
+class LeavesThreadsOfTorch(Callback):
+    def on_train_begin(self) -> None:
+        torch.set_num_threads(3)
+
+
+@dataclass
+class LeavesAWorkingFolder(Callback):
+    def on_train_begin(self, args: Any) -> None:
+        os.makedirs(args.output_dir, exist_ok=True)
+        os.chdir(args.output_dir)
 
 
 @dataclass
@@ -255,6 +295,12 @@ class SwallowsErrors(Callback):
 
 
 @dataclass
+class ChangesTheTextOfAnError(Callback):
+    def on_exception(self, exception: BaseException) -> None:
+        exception.args = ("it failed",)
+
+
+@dataclass
 class RaisesAnotherError(Callback):
     """Hides the error of a step behind one of its own."""
 
@@ -285,6 +331,18 @@ class KeepsTheModel(Callback):
 
     def on_train_begin(self, model: Any) -> None:
         self.model = model
+
+
+@dataclass
+class CountsInItsClass(Callback):
+    """Stops only the first run of a program."""
+
+    DONE = 0
+
+    def on_step_end(self, control: Any) -> None:
+        type(self).DONE += 1
+        if self.DONE == 4:
+            control.request("training_stop", "four steps are done")
 
 
 @dataclass
@@ -388,7 +446,12 @@ FAULTS: dict[str, list[Any]] = {
     "evaluates_alone": [NeedsAnOptimizer],
     "prints_nothing": [Prints],
     "draws_no_random_numbers": [DrawsFromTorch, DrawsFromRandom],
-    "keeps_weights": [ChangesWeightsWhileReporting, LeavesTheModelInEvaluationMode],
+    "keeps_weights": [
+        ChangesWeightsWhileReporting,
+        LeavesTheModelInEvaluationMode,
+        ScalesGradientsWhileMeasuring,
+        LowersTheRateWhileReporting,
+    ],
     "keeps_arguments": [ChangesTheArguments],
     "closes": [
         ForgetsToCloseAFile,
@@ -396,13 +459,15 @@ FAULTS: dict[str, list[Any]] = {
         LeavesASignalHandler,
         LeavesAnExceptHook,
         LeavesAThread,
+        LeavesThreadsOfTorch,
+        LeavesAWorkingFolder,
         LosesWeightsOnAnError,
         LosesWeightsInAStep,
     ],
-    "lets_errors_through": [SwallowsErrors, RaisesAnotherError],
+    "lets_errors_through": [SwallowsErrors, RaisesAnotherError, ChangesTheTextOfAnError],
     "costs": [IsSlow],
     "releases_model": [KeepsTheModel],
-    "repeats": [DecidesFromIdentity],
+    "repeats": [DecidesFromIdentity, CountsInItsClass],
     "any_order": [DependsOnTheList],
     "trains_twice": [LeaksIntoTheNextRun],
     "state_round_trip": [SavesASet, RestoresNothing],
@@ -418,13 +483,14 @@ def named(given: Any) -> str:
 
 def findings(given: Any, two_processes: bool = False, **promises: Any) -> dict[str, str]:
     subject = given if isinstance(given, Subject) else Subject(given, given.__name__, **promises)
-    examination = Examination(subject)
+    examination, threads = Examination(subject), torch.get_num_threads()
     try:
         return examination.findings(chosen_checks((), two_processes))
     finally:
         examination.close()
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
         sys.excepthook = sys.__excepthook__
+        torch.set_num_threads(threads)
         while OPENED:
             os.close(OPENED.pop())
 
@@ -438,6 +504,18 @@ def test_a_fault_is_found_by_the_check_named_for_it_only(check: str, faulty: Any
     assert list(found) == [check], found
     assert found[check].startswith(f"{named(faulty)} fails the check {check!r}: ")
     assert found[check].endswith(CHECKS[check].remedy)
+
+
+def test_the_runs_of_the_checks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    check_callback(StopsAfterTwo, only=["trains_alone", "repeats", "closes", "resumes"])
+    assert capsys.readouterr().out == ""
+
+
+def test_the_working_folder_is_the_same_after_the_checks(tmp_path: Path) -> None:
+    before = os.getcwd()
+    with pytest.raises(AssertionError, match="the working folder"):
+        check_callback(LeavesAWorkingFolder)
+    assert os.getcwd() == before
 
 
 def test_every_check_has_a_planted_fault() -> None:

@@ -17,7 +17,7 @@ from .. import Stage, Trainer
 from ..callbacks.stopping.stop_on_signal import Stopped
 from ..events import Kind, Subscription
 from .faults import InjectedFault, Injector, raise_at, signal_at
-from .lab import Lab, Watch, around_handlers, other_weights
+from .lab import Lab, Watch, around_handlers, observes, other_weights, subscriptions
 from .registry import RUNS, check, fail
 from .resources import EXCEPT_HOOK, growth, package_of, resources, settings
 from .runs import train
@@ -59,9 +59,19 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Handlers that only observe change no weight and no mode of the model."""
-    if not lab.subject.writes_weights and (changed := watched(lab).changed):
+    """Handlers that only observe change no weight, no gradient and no mode of the model, and no step of the run."""
+    if lab.subject.writes_weights:
+        return
+    if changed := watched(lab).changed:
         fail(changed[0])
+    if watched(lab).drew or watched(lab).args:
+        return  # these faults change weights too, and have checks of their own
+    callback = lab.new()
+    if not all(observes(each, lab.subject) for each in subscriptions(lab.among(callback), callback)):
+        return
+    # A handler may also change the batch, the loss, the optimizer or the learning rate.
+    if found := other_weights(lab.bare.weights, lab.usual.weights):
+        fail(f"its handlers only observe, but the run ends with other weights than a run without it: {found}")
 
 
 @check(
@@ -187,8 +197,10 @@ def lets_errors_through(lab: Lab) -> None:
         trainer = lab.among(lab.new())
         raised: list[BaseException] = []
 
-        def fault(place: str = place, raised: list[BaseException] = raised) -> BaseException:
-            raised.append(InjectedFault(f"an error in {place}"))
+        text = f"an error in {place}"
+
+        def fault(text: str = text, raised: list[BaseException] = raised) -> BaseException:
+            raised.append(InjectedFault(text))
             return raised[-1]
 
         undo = raise_at(2, event, fault)(trainer)
@@ -199,6 +211,8 @@ def lets_errors_through(lab: Lab) -> None:
                 fail(f"it swallows the first error in {place}: the run continues for a step or more")
             if error is not raised[0]:
                 fail(f"an error in {place} reaches the program as {type(error).__name__}: {error}")
+            if error.args != (text,):
+                fail(f"it changes the text of an error in {place}: {error}")
         else:
             if raised:
                 fail(f"an error in {place} at step 2 does not end the run")

@@ -18,7 +18,7 @@ from .. import Checkpoint
 from ..engine.checkpoint.format.codec import encode, load_values
 from ..events import CheckpointError
 from .faults import InjectedFault
-from .lab import Lab, difference, handled, other_weights
+from .lab import Lab, difference, handled, other_weights, values_of_classes
 from .registry import RUNS, check, fail
 from .runs import train
 from .tiny import equal
@@ -36,6 +36,13 @@ def repeats(lab: Lab) -> None:
     again = train(lab.among(lab.new()))
     if found := difference(lab.usual, again):
         fail(f"two runs with the same seed differ: {found}")
+    after = values_of_classes(lab.new())
+    for name, before in lab.class_values.items():
+        if after.get(name, before) != before:
+            fail(
+                f"its runs change the class attribute {name} from {before[:60]} to {after[name][:60]}, and the next "
+                "run of the program begins with this value. Set it on the instance, in `on_setup`"
+            )
 
 
 @check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import Stage, Trainer
+from .. import Callback, Progress, Stage, Trainer
 from ..events import Subscription
 from .resources import settings
 from .runs import TinyRun, beside, train
@@ -40,12 +41,17 @@ class Lab:
         """Records what the handlers do in the watched run; None before this run."""
         self.settings = settings()
         """The settings of the process before the first run."""
+        self.class_values: dict[str, str] = {}
+        """The values of class attributes before the first run: attribute -> text of the value."""
+        self._origin = os.getcwd()
         self._runs = 0
         self._built: list[Trainer] = []
 
     def new(self) -> Any:
         """Return a new callback."""
-        return self.subject.build(self.folder)
+        callback = self.subject.build(self.folder)
+        self.class_values = {**values_of_classes(callback), **self.class_values}
+        return callback
 
     def trainer(self, *callbacks: Any, folder: Path | None = None, **options: Any) -> Trainer:
         """Build a trainer. Each `train()` initializes the weights again."""
@@ -53,6 +59,9 @@ class Lab:
         folder = self.folder / f"run-{self._runs}" if folder is None else folder
         options = {"model_init": Net, **self.subject.arguments, **options}
         trainer = tiny_trainer(folder, *callbacks, **options)
+        for default in trainer.callbacks.values():
+            if isinstance(default, Progress) and default not in callbacks:
+                around_handlers(trainer, default, _muted)
         self._built.append(trainer)
         return trainer
 
@@ -65,6 +74,11 @@ class Lab:
     def among(self, callback: Any, save_every: int = 2, **options: Any) -> Trainer:
         """Build a trainer with the callback under test and with callbacks that log, evaluate and save."""
         return self.trainer(*self.around(callback, save_every), callback, **options)
+
+    @cached_property
+    def bare(self) -> TinyRun:
+        """A run of the callbacks that log, evaluate and save, without the callback under test."""
+        return train(self.trainer(*self.around(self.new())))
 
     @cached_property
     def usual(self) -> TinyRun:
@@ -82,6 +96,8 @@ class Lab:
                 trainer.end()
         self._built.clear()
         vars(self).pop("usual", None)
+        vars(self).pop("bare", None)
+        os.chdir(self._origin)
 
 
 def difference(one: TinyRun, other: TinyRun) -> str:
@@ -123,6 +139,27 @@ def around_handlers(trainer: Trainer, callback: Any, wrap: Callable[[Subscriptio
         found.call = _wrapped(found, found.call, wrap)
 
 
+def _muted(found: Subscription, call: Callable[[], Any]) -> Any:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return call()
+
+
+def observes(found: Subscription, subject: Subject) -> bool:
+    """Return whether a handler of the callback under test must only observe the run."""
+    return found.slot.stage in OBSERVING if subject.reporter is None else subject.reporter
+
+
+def values_of_classes(callback: Any) -> dict[str, str]:
+    """Return the plain values that the classes of a callback hold: name of the attribute -> text of the value."""
+    classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
+    return {
+        f"{cls.__name__}.{name}": repr(value)
+        for cls in classes
+        for name, value in vars(cls).items()
+        if not name.startswith("__") and isinstance(value, (bool, int, float, str, list, dict, set))
+    }
+
+
 def _wrapped(found: Subscription, call: Callable[[Any, Any], Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
     return lambda run, extras: wrap(found, lambda: call(run, extras))
 
@@ -149,10 +186,11 @@ class Watch:
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
         """Make one call of a handler."""
-        observes = found.slot.stage in OBSERVING if self.subject.reporter is None else self.subject.reporter
         args = _values(self.trainer.args)
         model = self.trainer.model
-        before = (_generators(), weights(model), _modes(model)) if observes else None
+        before = None
+        if observes(found, self.subject):
+            before = (_generators(), weights(model), _modes(model), _gradients(model))
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             try:
@@ -169,11 +207,15 @@ class Watch:
                 if before is not None and model is self.trainer.model:
                     self._compare(where, *before)
 
-    def _compare(self, where: str, generators: dict[str, Any], old: dict[str, torch.Tensor], modes: Any) -> None:
+    def _compare(
+        self, where: str, generators: dict[str, Any], old: dict[str, torch.Tensor], modes: Any, gradients: Any
+    ) -> None:
         drew = [name for name, state in _generators().items() if state != generators[name]]
         self.drew += [f"{where} drew from {name}" for name in drew]
         if changed := other_weights(old, weights(self.trainer.model)):
             self.changed.append(f"{where}: {changed}")
+        if changed := other_weights(gradients, _gradients(self.trainer.model)):
+            self.changed.append(f"{where}: {changed.replace('the weight', 'the gradient of')}")
         if modes != _modes(self.trainer.model):
             self.changed.append(f"{where} changed the train or eval mode of a module, or which weights are trained")
 
@@ -189,6 +231,10 @@ def _generators() -> dict[str, Any]:
         "random": random.getstate(),
         "numpy": (legacy[1].tobytes(), legacy[2]),
     }
+
+
+def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.grad.detach().clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
 def _modes(model: torch.nn.Module) -> tuple[list[bool], list[bool]]:

@@ -53,6 +53,9 @@ def settings() -> Counter[str]:
     found[f"gradients {'on' if torch.is_grad_enabled() else 'off'}"] += 1
     found[f"anomaly detection {'on' if torch.is_anomaly_enabled() else 'off'}"] += 1
     found[f"deterministic algorithms {'on' if torch.are_deterministic_algorithms_enabled() else 'off'}"] += 1
+    found[f"{torch.get_num_threads()} threads of torch"] += 1
+    found[f"the precision of matrix products {torch.get_float32_matmul_precision()!r}"] += 1
+    found[f"the benchmark mode of cuDNN {'on' if torch.backends.cudnn.benchmark else 'off'}"] += 1
     return found
 
 
