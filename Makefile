@@ -11,6 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.trainbus-ready
+DEMO_READY := $(VENV)/.trainbus-demo
 FARM := .typing/trainbus
 FOLDERS := engine events callbacks integrations
 INSTALL = $(BIN)/python -m pip install --quiet -c constraints.txt
@@ -38,8 +39,14 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	$(MAKE) links
 	touch $@
 
-demo: $(READY)
+# The demo installs only what its program imports. A complete environment has these packages already.
+demo: $(DEMO_READY)
 	$(BIN)/python examples/classify.py
+
+$(DEMO_READY): setup.cfg pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test $(READY) -nt setup.cfg || $(INSTALL) --editable ".[examples]"
+	touch $@
 
 # All tensors in the tests are small. More threads would only wait for each other.
 test test-all torture wheel bench: export OMP_NUM_THREADS ?= 1
