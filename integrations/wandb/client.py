@@ -26,7 +26,7 @@ from . import identity, service
 from .identity import Identity
 from .limits import Guard, is_plain
 from .opening import Request, init
-from .run_file import wait_until_complete, wait_until_quiet
+from .run_file import missing_rows, wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +200,8 @@ class WandbSession(TrackerSession):
             if not wait_until_complete(Path(self.live.sync_dir)):
                 with _LOCK:
                     _UNSEEN[self.run_id] = self.progress
+                if self.live.offline and (lacks := missing_rows(Path(self.live.sync_dir), AXIS, self.progress[0])):
+                    logger.warning("The wandb run %s is not complete: %s", self.run_id, lacks)
             stored = identity.load(self.request.folder, self.run_id) or self.request.identity
             _store(self.request.folder, replace(stored, finished=True))
             tell_sync(stored)

@@ -106,6 +106,27 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
     return True
 
 
+def missing_rows(folder: Path, axis: str, step: int) -> str:
+    """Return what the file of an offline segment lacks, as text; empty if it has the rows up to a step.
+
+    Args:
+        folder: the folder of the client.
+        axis: the column with the step.
+        step: the last step that the client received.
+    """
+    files = sorted(folder.glob("run-*.wandb"))
+    if not files:
+        return f"{folder} has no run file any more, so its rows cannot be uploaded."
+    last = last_written(files[0], axis).step
+    if last >= step:
+        return ""
+    return (
+        f"{files[0]} ends at step {last}, and the last row is of step {step}. The client stops writing if the disk is "
+        "full. Free space, and start the program again with resume_from_checkpoint='auto': this writes the missing "
+        "rows from the log history of the checkpoint."
+    )
+
+
 def wait_until_quiet(folder: Path) -> None:
     """Wait until no process writes to a segment any more, for some seconds at most.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from wandb_fixtures import environment as environment  # noqa: E402
 from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
-from trainbus.integrations.wandb import identity, opening  # noqa: E402
+from trainbus.integrations.wandb import client, identity, opening  # noqa: E402
 from trainbus.integrations.wandb.artifacts import name_of  # noqa: E402
 from trainbus.integrations.wandb.limits import loss_not_finite  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
@@ -708,6 +709,39 @@ def test_rows_that_the_service_has_not_written_to_the_file_yet_are_not_repeated(
     second.end()
     path.write_bytes(whole)
     assert [segment.steps for segment in segments(tmp_path)] == [[2, 4, 6, 8], []]
+
+
+def test_rows_that_the_client_could_not_write_are_reported_and_restored_by_a_resume(tmp_path, monkeypatch, caplog):
+    complete = client.wait_until_complete
+
+    def cut_off(folder):
+        """Leave what a full disk leaves."""
+        assert complete(folder)
+        [file] = folder.glob("run-*.wandb")
+        while last_written(file, "train/global_step").step > 4:
+            file.write_bytes(file.read_bytes()[:-20])
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "wait_until_complete", cut_off)
+        trainer = build(tmp_path, offline(tmp_path))
+        trainer.train()
+        trainer.end()
+    assert "ends at step 4, and the last row is of step 8. The client stops writing if the disk is full." in caplog.text
+    client._UNSEEN.clear()  # as in another process
+    again = build(tmp_path, offline(tmp_path))
+    again.train(resume_from_checkpoint="auto")
+    again.end()
+    first, second = segments(tmp_path)
+    assert (first.run_id, first.steps, second.steps) == (second.run_id, [2, 4], [6, 8])
+
+
+def test_a_run_whose_folder_was_removed_is_reported(tmp_path, caplog):
+    trainer = build(tmp_path, offline(tmp_path))
+    trainer.on("on_train_end", lambda: shutil.rmtree(tmp_path / "wandb"))
+    trainer.train()
+    trainer.end()
+    assert "has no run file any more, so its rows cannot be uploaded." in caplog.text
 
 
 def test_values_of_every_kind_are_recorded(tmp_path):
