@@ -98,7 +98,7 @@ class TrainerControl:
         Raises:
             ArgumentError: if there is no such flag. The error shows the nearest known name.
         """
-        name = _flag(flag)
+        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
         if self._requests[name].get(self.speaker) != reason:
             old = self.asks(name)
             self._requests[name][self.speaker] = reason
@@ -113,7 +113,7 @@ class TrainerControl:
 
     def veto(self, flag: Flag, reason: str = "") -> None:
         """Block a flag for this step. The veto blocks the requests of all callbacks, made before or after this call."""
-        name = _flag(flag)
+        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)
             self._vetoes[name][self.speaker] = reason
@@ -122,7 +122,7 @@ class TrainerControl:
 
     def withdraw(self, flag: Flag, reason: str = "") -> None:
         """Withdraw the caller's own request. Requests of other callbacks stay."""
-        name = _flag(flag)
+        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
         old = self.asks(name)
         if self._requests[name].pop(self.speaker, None) is not None:
             self._note(name, "withdraw", old, reason)
@@ -362,6 +362,11 @@ class TrainerControl:
 
 def _joined(wishes: dict[str, str]) -> str:
     return "; ".join(f"{author}: {why}" if why else author for author, why in wishes.items())
+
+
+def _as_text(reason: object) -> str:
+    """Return a reason as text. A handler may give None, or an exception, which a checkpoint could not hold."""
+    return "" if reason is None else str(reason)
 
 
 def _flag(name: str) -> Flag:

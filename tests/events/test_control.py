@@ -71,6 +71,18 @@ def test_veto_lapses_with_its_step(control, flag):
 
 
 @EVERY_FLAG
+@pytest.mark.parametrize(("reason", "text"), [(None, ""), (3, "3"), (OSError("no space"), "no space")])
+def test_a_reason_that_is_no_text_counts_as_its_text(control, flag, reason, text):
+    as_author(control, "one").request(flag, reason)
+    assert control.asks(flag)
+    as_author(control, "two").veto(flag, reason)
+    assert not control.asks(flag)
+    as_author(control, "one").withdraw(flag, reason)
+    assert [entry.reason for entry in control.ledger.of(flag)] == [text, text, text]
+    assert json.dumps(control.ledger.to_list())
+
+
+@EVERY_FLAG
 def test_vetoed_requests_are_dropped_with_the_veto(control, flag):
     control.request(flag)
     control.veto(flag)
