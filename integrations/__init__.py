@@ -72,6 +72,7 @@ INTEGRATIONS: dict[str, Integration] = {
     "swanlab": Integration("swanlab:SwanLab", "swanlab", "swanlab", "swanlab >= 0.6", Kind.TRACKER),
     "tables": Integration("tables:Tables", "datasets", "datasets", "datasets >= 3.0", Kind.DATA),
     "liger": Integration("liger:Liger", "liger_kernel", "liger", "liger-kernel >= 0.6", Kind.OTHER),
+    "float8": Integration("torchao:Float8", "torchao", "torchao", "torchao >= 0.18", Kind.OTHER),
     "lightning": Integration("lightning.callback:Lightning", "lightning", "lightning", "lightning >= 2.4", Kind.OTHER),
     "hub": Integration("hub:PushToHub", "huggingface_hub", "hub", "huggingface_hub >= 1.0", Kind.OTHER),
     "remote": Integration("remote:RemoteStore", "fsspec", "remote", "fsspec >= 2023.6", Kind.OTHER),

@@ -23,7 +23,7 @@ import trainbus.callbacks
 import trainbus.integrations
 from support.callbacks import Boom, stop_at
 from support.data import text_samples, token_samples
-from support.models import Block, Net, Remembering, Words, llama
+from support.models import Block, Net, Remembering, Wide, Words, llama
 from support.outcomes import same_weights, weights
 from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, Evaluate, Log, Stage, TrainingArguments, every
@@ -82,6 +82,7 @@ SETTINGS: dict[str, Setting] = {
     "Evaluate": Setting(lambda folder: {"trigger": every(2), "on_start": True}),
     "FSDP": Setting(alone="torchrun --nproc_per_node"),
     "FairscaleFSDP": Setting(alone="torchrun --nproc_per_node"),
+    "Float8": Setting(lambda folder: {"emulate": True}, {"model_init": Wide}),
     "FollowPlan": Setting(lambda folder: {"path": str(plan_in(folder))}),
     "GradientCheckpointing": Setting(lambda folder: {"blocks": (Block,)}),
     "Log": Setting(lambda folder: {"trigger": every(2)}),

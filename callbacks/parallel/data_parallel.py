@@ -40,12 +40,17 @@ class DataParallel(Callback):
         return cls(args.n_gpu) if args.n_gpu > 1 and args.sharding_strategy is Strategy.DDP else None
 
     def conflict_with(self, other: Callback) -> str:
-        if self._count() > 1 and _replaces_forward(other):
-            return (
-                "its replacement of a forward computes with the weights of the first GPU, and the copies on the other "
-                "GPUs have their own. Start one rank per GPU with `torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
-            )
-        return super().conflict_with(other)
+        return (self.conflict_with_forwards() if _replaces_forward(other) else "") or super().conflict_with(other)
+
+    def conflict_with_forwards(self) -> str:
+        """Return why the callback does not work with a callback that replaces the forward of modules. Empty on one
+        GPU."""
+        if self._count() == 1:
+            return ""
+        return (
+            "its replacement of a forward computes with the weights of the first GPU, and the copies on the other "
+            "GPUs have their own. Start one rank per GPU with `torchrun`, or set CUDA_VISIBLE_DEVICES to one GPU."
+        )
 
     def _count(self) -> int:
         return max(1, torch.cuda.device_count()) if self.devices is None else self.devices

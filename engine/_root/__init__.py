@@ -172,6 +172,7 @@ if TYPE_CHECKING:
     from trainbus.integrations.remote import RemoteStore as RemoteStore
     from trainbus.integrations.swanlab import SwanLab as SwanLab
     from trainbus.integrations.tensorboard import TensorBoard as TensorBoard
+    from trainbus.integrations.torchao import Float8 as Float8
     from trainbus.integrations.trackio import Trackio as Trackio
     from trainbus.integrations.wandb.tracker import Wandb as Wandb
 
@@ -283,7 +284,7 @@ _MODULES = {
 
 _EXTRAS = {
     "ClearML": "clearml", "Comet": "comet_ml", "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp",
-    "Liger": "liger", "Lightning": "lightning", "MLflow": "mlflow", "Neptune": "neptune",
+    "Float8": "float8", "Liger": "liger", "Lightning": "lightning", "MLflow": "mlflow", "Neptune": "neptune",
     "PushToHub": "hub", "RemoteStore": "remote",
     "ShardedDDP": "sharded_ddp", "SwanLab": "swanlab", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",

@@ -7,7 +7,7 @@ from torch import nn
 
 from trainbus.testing.tiny import Block, Net
 
-__all__ = ["Block", "Classifier", "Net", "Regression", "Remembering", "Words", "bert", "llama"]
+__all__ = ["Block", "Classifier", "Net", "Regression", "Remembering", "Wide", "Words", "bert", "llama"]
 
 torch.set_num_threads(1)  # the models are small, and the machine may be busy
 
@@ -38,6 +38,38 @@ class Classifier(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)
+
+
+class WideLayer(nn.Module):
+    """Two linear layers with dropout and a residual connection, of 32 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.down(torch.tanh(self.up(x))))
+
+
+class Wide(nn.Module):
+    """A model with the inputs of `Net` and two layers that are wide enough for the kernels of float8."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.project = nn.Linear(6, 32)
+        self.layers = nn.ModuleList(WideLayer() for _ in range(2))
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        x = self.project(x)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(x).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits.float(), labels.float()), "logits": logits}
 
 
 class Words(nn.Module):
