@@ -42,7 +42,6 @@ class Log(Cadence):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
-    _saved: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
@@ -57,10 +56,7 @@ class Log(Cadence):
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
-        self._window = run.losses.open(run.state.global_step) if self.prefix else run.losses.main
-        if self.prefix and self._saved:
-            self._window.load_state_dict(self._saved)
-            self._saved = {}
+        self._window = run.losses.open(run.state.global_step, self.prefix) if self.prefix else run.losses.main
 
     @order(Stage.ACT)
     def on_log_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -107,11 +108,23 @@ class Losses:
         """Optimizer steps that were done before the first counted loss."""
         self.main = LossWindow(step, device, gather)
         self.windows = [self.main]
+        self._named: dict[str, LossWindow] = {}
+        self._restored: dict[str, dict[str, float]] = {}
 
-    def open(self, step: int) -> LossWindow:
-        """Open and return one more window at the end of a step."""
+    def open(self, step: int, name: str = "") -> LossWindow:
+        """Open and return one more window at the end of a step.
+
+        Args:
+            step: number of optimizer steps that are done.
+            name: the name under which a checkpoint has the window. A resumed run opens it with its saved state. Empty
+                for a window that no checkpoint has.
+        """
         window = LossWindow(step, self._device, self._gather)
         self.windows.append(window)
+        if name:
+            self._named[name] = window
+            if (state := self._restored.pop(name, None)) is not None:
+                window.load_state_dict(state)
         return window
 
     def add(self, loss: torch.Tensor) -> None:
@@ -119,12 +132,20 @@ class Losses:
         for window in self.windows:
             window.add(loss)
 
-    def state_dict(self) -> dict[str, float]:
-        """Return the state of the window `main`, and the step of its first loss, for a checkpoint."""
-        return {**self.main.state_dict(), "first": self.first}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the window `main`, with the step of its first loss, and of the named windows."""
+        state: dict[str, Any] = {**self.main.state_dict(), "first": self.first}
+        named = {**self._restored, **{name: window.state_dict() for name, window in self._named.items()}}
+        return {**state, "windows": named} if named else state
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore a state that `state_dict` returned. With an empty state, the window starts now."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned. With an empty state, the windows start now.
+
+        A named window that is not open yet is restored when it opens.
+        """
         if state:
             self.main.load_state_dict(state)
             self.first = int(state["first"])
+            self._restored = dict(state.get("windows", {}))
+            for name in self._restored.keys() & self._named.keys():
+                self._named[name].load_state_dict(self._restored.pop(name))

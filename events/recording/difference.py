@@ -96,8 +96,10 @@ def first_difference(one: Recording, other: Recording) -> Difference | None:
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)
     between_ranks = one.rank != other.rank
-    # Only rank 0 deletes checkpoints. A stop saves one more checkpoint, so a stopped run deletes other checkpoints.
-    left_out = _DELETIONS if between_ranks or _saved_at(one) != _saved_at(other) else frozenset()
+    # Only rank 0 deletes checkpoints. A stop saves one more checkpoint, so a stopped run deletes other checkpoints. A
+    # killed run does not announce what its thread deleted just before.
+    same_deletions = not between_ranks and not resumed and _saved_at(one) == _saved_at(other)
+    left_out = frozenset() if same_deletions else _DELETIONS
     # A rank records a request from its own clock or signal at once. The other ranks record it at the next exchange.
     left_out |= _REQUESTS if between_ranks else frozenset()
     left_out |= _COMMITS  # only a save for which training waits records `on_commit`

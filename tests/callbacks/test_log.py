@@ -7,12 +7,15 @@ import math
 from statistics import fmean
 
 import pytest
+import torch
 
 from support.callbacks import Poison
 from support.outcomes import logged
 from support.trainers import net_trainer
 from trainbus import Log, Trainer, at, at_end, every, never
 from trainbus.callbacks.flow.log import from_strategy
+from trainbus.engine.checkpoint.read.world_size import mean_losses
+from trainbus.engine.loss.loss_window import Losses
 from trainbus.events import ArgumentError
 
 
@@ -60,6 +63,47 @@ def test_a_prefix_has_its_own_mean(tmp_path):
     assert logged(built, "third_loss") == pytest.approx({step: mean(losses, step - 2, step) for step in (3, 6)})
     assert logged(built, "learning_rate").keys() == {2, 4, 6}
     assert logged(built, "train_loss").keys() == {6}
+
+
+@pytest.mark.parametrize("saved", [1, 2, 4, 5])
+def test_a_resumed_run_restores_the_mean_of_each_prefix(tmp_path, saved):
+    def build(folder, **options):
+        more = [Log(every(5), prefix="fifth_"), Log(every(1, "epoch") | at_end(), prefix="epoch_")]
+        return net_trainer(folder, Log(every(2)), *more, save_strategy="steps", save_steps=1, **options)
+
+    whole = build(tmp_path / "whole")
+    whole.train()
+    build(tmp_path / "left").train()
+    resumed = build(tmp_path / "left")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "left" / f"checkpoint-{saved}"))
+    for name in ("loss", "fifth_loss", "epoch_loss"):
+        assert logged(resumed, name) == logged(whole, name), name
+        assert len(logged(whole, name)) > 0
+
+
+def test_windows_of_a_checkpoint_are_restored_when_they_open_and_in_place():
+    def losses():
+        return Losses(0, torch.device("cpu"), lambda total: total[None])
+
+    one = losses()
+    window = one.open(0, "sparse_")
+    one.open(0)  # without a name: not in the checkpoint
+    one.add(torch.tensor(2.0))
+    state = one.state_dict()
+    other = losses()
+    other.load_state_dict(state)
+    assert other.state_dict() == state  # also if the callback is gone, so that a later session may restore it
+    assert other.open(1, "sparse_").read(1) == 2.0
+    window.read(1)
+    one.load_state_dict(state)
+    assert window.read(1) == 2.0
+    assert "windows" not in losses().state_dict()
+
+
+def test_another_world_size_takes_the_mean_over_ranks_for_each_window():
+    ranks = [{"sum": 1.0, "since": 2, "windows": {"a": {"sum": 3.0, "since": 0}}}]
+    ranks.append({"sum": 2.0, "since": 2, "windows": {"a": {"sum": 6.0, "since": 0}}})
+    assert mean_losses(ranks) == {"sum": 1.5, "since": 2, "windows": {"a": {"sum": 4.5, "since": 0}}}
 
 
 def test_a_callback_with_a_prefix_joins_the_one_from_arguments(tmp_path):

@@ -170,6 +170,18 @@ def test_another_order_of_the_data_is_found_at_the_first_step_that_has_it(
     assert json.loads(capsys.readouterr().out)["step"] == 3
 
 
+def test_a_deletion_that_a_kill_hid_is_no_difference(tmp_path: Path) -> None:
+    def kill(run: Any, control: Any) -> None:
+        raise KeyError("killed")
+
+    options = {"save_steps": 1, "load_best_model_at_end": False}
+    build(tmp_path / "whole", **options).train()
+    with pytest.raises(KeyError):
+        build(tmp_path / "left", at("on_step_end", 6, kill), **options).train()
+    build(tmp_path / "left", **options).train(resume_from_checkpoint=True)
+    assert first_difference(read(tmp_path / "whole"), read(tmp_path / "left")) is None
+
+
 @pytest.mark.parametrize("kill_at", [6, 11])
 def test_a_resumed_run_equals_the_unbroken_one(plain: Path, tmp_path: Path, kill_at: int) -> None:
     def kill(run: Any, control: Any) -> None:

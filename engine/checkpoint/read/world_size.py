@@ -63,6 +63,14 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
         )
     return {
         **(own or of_ranks[0]),
-        "losses": {**losses[0], "sum": sum(part["sum"] for part in losses) / len(losses)},
+        "losses": mean_losses(losses),
         "place": position_in_samples(of_ranks[0]["place"]),
     }
+
+
+def mean_losses(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the state of loss windows with the mean of the sums of all ranks."""
+    found = {**of_ranks[0], "sum": sum(part["sum"] for part in of_ranks) / len(of_ranks)}
+    if windows := found.get("windows"):
+        found["windows"] = {name: mean_losses([part["windows"][name] for part in of_ranks]) for name in windows}
+    return found
