@@ -158,9 +158,10 @@ class Callback(EventMethods):
 
 
 class TypedCallback(TypedEventMethods, Callback):
-    """A callback whose handlers mypy and pyright check against the types of their parameters.
+    """A callback for type checkers.
 
-    At run time it is a `Callback`. For type checkers its handlers take keyword-only parameters and `**kwargs`:
+    mypy and pyright check that the annotations of its handlers match the parameters of the events. At run time, the
+    class is a plain `Callback`. For type checkers, the handlers take keyword-only parameters and `**kwargs`:
 
         class LossPrinter(TypedCallback):
             def on_log(self, *, state: TrainerState, logs: dict[str, Any], **kwargs: Any) -> None:

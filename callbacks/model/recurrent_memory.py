@@ -38,7 +38,8 @@ class RecurrentMemory(Callback):
     arguments = ("past_index",)
 
     index: int = 1
-    """The index of the output. Output 0 is the loss. A batch without labels has no loss, but the same indices."""
+    """The index of the output if the model also returns the loss: the loss is output 0. Keep this index for batches
+    without labels too."""
     name: str = "mems"
     """The parameter of the model's forward that receives the memory."""
     _memory: Any = field(default=None, init=False, repr=False, compare=False)

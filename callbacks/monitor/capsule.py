@@ -70,8 +70,9 @@ class Capsule(Callback):
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
     automatic: bool = False
     """Whether the callback works only where it costs little: on a CPU, outside of a hyperparameter search, without
-    sharding. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20 steps. It
-    counts a spike only if the value also exceeds its median over the first 10 steps."""
+    sharding. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20 steps. For an
+    automatic callback, a loss or gradient norm is a spike only if it is also above its median over the first 10
+    steps."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)

@@ -28,7 +28,7 @@ LONGEST = 10.0
 
 @dataclass
 class WatchStalls(Callback):
-    """Logs a warning if a training makes no progress: its activity, and the stack of its thread.
+    """If a training makes no progress, logs a warning with its activity and the stack of its thread.
 
     Every trainer has one, which warns after 600 seconds. `stall_after` sets another time. A step, an evaluation batch
     and the call of a handler are progress. A thread checks for progress every few seconds, so steps have no extra cost.

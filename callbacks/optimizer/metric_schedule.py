@@ -15,11 +15,11 @@ from ..base.metric_names import check_measured, full_name, value_of
 
 @dataclass
 class MetricSchedule(Callback):
-    """Steps schedules that read a metric, such as `reduce_lr_on_plateau` and `greedy`, after each evaluation.
+    """Calls `step(metric)` of schedules that read a metric, such as `reduce_lr_on_plateau`, after each evaluation.
 
-    Set `lr_scheduler_type="reduce_lr_on_plateau"` in the arguments to use it. For a schedule of your own that needs a
-    metric, add `MetricSchedule("f1")` to the callbacks. If the schedule reads no metric, the callback does nothing. An
-    evaluation before the first step is ignored.
+    Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use it. For a
+    schedule of your own that needs a metric, add `MetricSchedule("f1")` to the callbacks. If the schedule reads no
+    metric, the callback does nothing. An evaluation before the first step is ignored.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.

@@ -251,13 +251,16 @@ class _Update:
         vars(self._alone).update(own)
 
     def __call__(self) -> None:
-        """Update the weight with its gradient, and with the present options of its group."""
+        """Update the weight with its gradient and the current options of its parameter group.
+
+        The learning rate is such an option.
+        """
         self._alone.state = self.optimizer.state  # `load_state_dict` replaces both
         self._alone.param_groups = [{**self.optimizer.param_groups[self.index], "params": [self.weight]}]
         self._alone.step()
 
     def options(self) -> list[dict[str, Any]]:
-        """Return the present options of all groups of the optimizer."""
+        """Return the current options of all parameter groups of the optimizer."""
         return _options_of(self.optimizer)
 
 

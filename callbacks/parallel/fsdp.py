@@ -56,8 +56,8 @@ class FSDP(ShardedModel):
     """Whether a checkpoint has the gathered optimizer state in one file, instead of one file per rank."""
     exact: bool | None = None
     """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. True
-    costs time: each step gathers the gradients once more to compute their norm. True also makes fused optimizers round
-    a shard as they round the whole weight."""
+    costs time: each step gathers the gradients once more to compute their norm. With True, the update of a shard by a
+    fused optimizer also has the same rounding as the update of the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -44,8 +44,8 @@ class Keep:
     multiples: int | None = None
     """Keep every checkpoint with a step that is a multiple of this number, permanently."""
     total: int | None = None
-    """Keep at most this many in total: the checkpoints that stay for another reason, then the newest. Checkpoints that
-    stay for another reason stay even if they exceed this number."""
+    """Add the newest checkpoints until this many stay. Checkpoints that stay for another reason are counted, and they
+    stay even if they are more than this number."""
     minutes: float | None = None
     """Keep one checkpoint per this many minutes of training, permanently: the first one at or after the end of each
     interval."""
