@@ -383,7 +383,10 @@ class AttachedCallbacks(MutableSequence[Any]):
 
 
 class _Authors(list[Any]):
-    """The callbacks that a replaced method calls. In a loop over them, the current one is the author of flag writes."""
+    """The callbacks that a replaced method of the callback handler calls, such as a program's own `call_event`.
+
+    While a loop is at a callback, flag writes have this callback as author.
+    """
 
     def __init__(self, routed: _Routed, run: Run) -> None:
         super().__init__(each.owner for each in routed.handlers)

@@ -162,7 +162,10 @@ def masked_share(labels: Any) -> float | None:
 
 
 def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
-    """Return the share of padding in a batch of tokens; None without an attention mask and a padding token."""
+    """Return the share of padding in a batch of tokens.
+
+    None if the batch has no attention mask and no padding token is known. Also None for a batch without tokens.
+    """
     if not isinstance(batch, Mapping):
         return None
     mask, tokens = batch.get("attention_mask"), batch.get(main_input)

@@ -44,7 +44,10 @@ class Table:
 
     @property
     def is_current(self) -> bool:
-        """Whether the dataset still has the format that it had when it was viewed. `set_format` changes it in place."""
+        """Whether the dataset still has the format that it had when this table was created.
+
+        `set_format` changes the format in place.
+        """
         return _format_of(self.dataset) == self._format
 
     def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
