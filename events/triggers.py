@@ -77,17 +77,19 @@ def every(
 
     Args:
         interval: `50` means every 50 steps, `0.1` every tenth of the run, and `"10min"` every ten minutes of training.
-            The units of time are `s`, `min` and `h`. `"auto"` chooses the interval from the measured cost of the work:
-            see `overhead`.
-        unit: the unit of a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
-        after: the trigger is not due before this number of steps, epochs or seconds. For an interval of time, the
-            number is in seconds. Default: 0; 60 seconds for `"auto"`.
-        times: only for intervals in steps: the minimum number of times that the trigger is due in the run. If the run
-            is too short for it, the interval becomes shorter. Default: no minimum.
-        overhead: only for `"auto"`, which requires it: the largest share of the training time that the work may take,
-            above 0 and below 1. With 0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`,
-            `Evaluate` and `Log` measure the cost of their work. The cost of a save in the background includes the time
-            of its thread.
+            The units of time are `s`, `min` and `h`. With `"auto"`, the interval follows from the measured cost of the
+            work and from `overhead`.
+        unit: the unit of `interval` if `interval` is a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
+        after: the trigger is not due before this number of steps, epochs or seconds. `after` has the unit of the
+            interval. If the interval is a time or `"auto"`, `after` is in seconds. The default is 60 for `"auto"`, and
+            0 for other intervals.
+        times: the minimum number of times that the trigger is due in the run. If the run is too short for this number,
+            the interval becomes shorter. `times` works with intervals in steps only. Default: no minimum.
+        overhead: the largest share of the training time that the work may take, above 0 and below 1. If work took 3
+            seconds, then with 0.03 the trigger is due again after 100 seconds. `"auto"` requires `overhead`, and other
+            intervals do not allow `overhead`. `"auto"` works with `Checkpoint`, `Evaluate`, `Log` and your subclasses
+            of `Cadence`, because these callbacks measure the cost of their work. The cost of a save in the background
+            includes the time of the background thread.
 
     Raises:
         ArgumentError: if the interval is not positive, if the unit is unknown, if `times` is used with another unit
@@ -152,11 +154,11 @@ def log_spaced(points: int) -> Trigger:
 
 
 def at_end(*, early: bool = True) -> Trigger:
-    """Return a trigger that is due when the run ends. It is not due twice at the same step.
+    """Return a trigger that is due when the run ends. The trigger is not due twice at the same step.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run early. A signal or a time limit does not end
-            the run: it only pauses the run, so the trigger is not due.
+        early: whether the trigger is also due when a callback ends the run early. If a signal or a time limit stops the
+            run, the trigger is not due, because a later session can resume the run.
     """
     return AtEnd(early)
 

@@ -238,12 +238,12 @@ class Repository:
 class PushToHub(Callback):
     """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
 
-    Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth
-    login` or set `hub_token`. A push that fails logs one warning, and training continues. At its end, the run waits for
-    all pushes.
+    Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth login`
+    or set `hub_token`. A push that fails logs one warning, and training continues. The end of the run waits for all
+    pushes.
 
     Raises:
-        ArgumentError: for an unknown strategy or a name that no repository can have.
+        ArgumentError: if `strategy` is unknown, or if the hub does not allow the name of the repository.
     """
 
     stage = Stage.REPORT
@@ -254,13 +254,13 @@ class PushToHub(Callback):
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
-    end. `every_save` pushes the model at each save and at the end. `checkpoint` does this too, and pushes the newest
-    checkpoint as `last-checkpoint`. `all_checkpoints` pushes the model like `every_save`, and every checkpoint."""
+    """What to push, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
+    end. `every_save` pushes the model at each save and at the end. `checkpoint` also pushes the newest checkpoint, as
+    `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
     private: bool | None = None
-    """Whether a new repository is private. Default: the settings of its owner on the hub."""
+    """Whether a new repository is private. Default: the setting of the owner on the hub."""
     always: bool = False
-    """Push a save even if an earlier push is still in progress. By default such a save is skipped."""
+    """Push a save even if an earlier push is still in progress. Default: skip the push of such a save."""
     revision: str | None = None
     """The branch. Default: the main branch."""
     token: str | None = field(default=None, repr=False, compare=False)
@@ -268,9 +268,9 @@ class PushToHub(Callback):
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
-    """The action when a push fails. By default it warns and training continues."""
+    """The action when a push fails. Default: log a warning and continue the training."""
     publisher: Repository = field(init=False, repr=False, compare=False)
-    """The repository. The methods of the Trainer use it."""
+    """The object that pushes. `trainer.push_to_hub()` uses this object."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)
     _bars_disabled: bool = field(default=False, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)

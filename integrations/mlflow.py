@@ -63,18 +63,19 @@ class MLflowSession(TrackerSession):
 
 @dataclass
 class MLflow(RowTracker):
-    """Reports to one MLflow run. A resumed training, and evaluations after it, report to the same run.
+    """Reports to one MLflow run. A resumed training, and its later evaluations, report to the same run.
 
     Set `report_to="mlflow"`, or add `MLflow(experiment="demo")` to the callbacks. MLflow's settings, such as
     `MLFLOW_TRACKING_URI`, choose the server. Metrics have the same names as with transformers, such as `loss` and
-    `eval_loss`. During training the run is MLflow's active run. If another run is already active, the callback reports
-    to that run and leaves it active.
+    `eval_loss`. During training, the MLflow run of the callback is the active run of MLflow. If your program already
+    started an MLflow run, the callback reports to this run and does not end this run.
     """
 
     service: ClassVar[str] = "MLflow"
 
     experiment: str | None = None
-    """The experiment. MLflow creates it if it is missing. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
+    """The experiment. MLflow creates a missing experiment. Default: `MLFLOW_EXPERIMENT_NAME`, else the default of
+    MLflow."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else a generated name."""
     _active: Any = field(default=None, init=False, repr=False, compare=False)

@@ -37,9 +37,9 @@ class NeptuneSession(ServiceSession):
 class Neptune(ServiceTracker):
     """Reports to one Neptune run. A resumed training reports to the same run.
 
-    Set `report_to="neptune"`, or add `Neptune("team/demo", mode="offline")` to the callbacks. Offline, each session
-    writes to `.neptune`, which `neptune sync` uploads. Numbers that are not finite are left out, because Neptune
-    refuses them.
+    Set `report_to="neptune"`, or add `Neptune("team/demo", mode="offline")` to the callbacks. In offline mode, each
+    session writes to the folder `.neptune`, and `neptune sync` uploads this folder. The callback leaves out numbers
+    that are not finite, because Neptune refuses such numbers.
     """
 
     service: ClassVar[str] = "Neptune"

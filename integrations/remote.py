@@ -34,27 +34,32 @@ class RemoteStore(Callback):
         trainer = Trainer(..., callbacks=[RemoteStore("s3://bucket/run-7")])
         trainer.train(resume_from_checkpoint="auto")
 
-    `url` may name any store that fsspec knows: `s3://`, `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies a
-    checkpoint on a thread while training continues. The manifest is copied last, so a remote checkpoint without a
-    manifest is incomplete and never used. If the store already has a checkpoint of the same step, the new copy replaces
-    it only when the new copy is complete. If the store has a newer checkpoint than the output folder, a new trainer
-    fetches and verifies this checkpoint. If the newest remote checkpoint is damaged, a warning names it, and the next
-    one is fetched. If the retention policy deletes a local checkpoint of this run, the callback deletes its remote copy
-    too. With `save_on_each_node`, checkpoints of other machines are not copied.
+    `url` may name any store that fsspec supports, such as `s3://`, `gs://`, `az://`, `file://` or `memory://`.
+
+    - Saving: rank 0 copies each checkpoint on a thread while training continues. The manifest is copied last, so a
+      remote checkpoint without a manifest is incomplete and never used. The store may already have a checkpoint of the
+      same step. This earlier copy stays until the new copy is complete.
+    - Fetching: when you construct the trainer, the callback compares the store with the output folder. If the newest
+      checkpoint of the store is newer, the callback fetches and verifies this checkpoint. If this checkpoint is
+      damaged, the callback logs a warning and tries the next older checkpoint.
+    - Deleting: if the retention policy deletes a local checkpoint of this run, the callback deletes the remote copy of
+      this checkpoint too.
+    - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
         ArgumentError: if `url` has no protocol, or if the package for the protocol is missing.
-        CheckpointError: if the store fails, or its newest checkpoint is damaged, and `on_store_error` is `raise`.
+        CheckpointError: if `on_store_error` is `raise`, and either the store fails or the newest remote checkpoint is
+            damaged.
     """
 
     url: str = "memory://checkpoints"
-    """The folder in the store, with its protocol."""
+    """The folder in the store, with the protocol of the store, such as `s3://bucket/run`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the fsspec file system, such as credentials."""
     fetch: bool = True
-    """Whether to fetch the newest remote checkpoint if it is newer than the checkpoints in the output folder."""
+    """Whether the trainer fetches the newest remote checkpoint if the output folder has no newer checkpoint."""
     on_store_error: str = "warn"
-    """The action when the store fails: `warn` logs and continues training, `raise` ends the run."""
+    """The action when the store fails: `warn` logs a warning and continues the training, and `raise` ends the run."""
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

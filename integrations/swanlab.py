@@ -37,17 +37,17 @@ class SwanLabSession(ServiceSession):
 
 @dataclass
 class SwanLab(ServiceTracker):
-    """Reports to one SwanLab run. A resumed training reports to the same run, if the service still has this run.
+    """Reports to one SwanLab run. If the service still has the run, a resumed training reports to the same run.
 
-    Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. Offline, each session writes
-    a folder, and SwanLab prints the `swanlab sync` command. If your program already opened a run, the callback uses
-    this run and leaves it open.
+    Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. In offline mode, each session
+    writes a folder, and SwanLab prints the `swanlab sync` command that uploads the folder. If your program already
+    opened a run, the callback uses this run and leaves it open.
     """
 
     service: ClassVar[str] = "SwanLab"
 
     mode: str | None = field(default=None, kw_only=True)
-    """`cloud`, `local`, `offline` or `disabled`. Default: `SWANLAB_MODE`, else `cloud`."""
+    """The mode: `cloud`, `local`, `offline` or `disabled`. Default: `SWANLAB_MODE`, else `cloud`."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         if _is_running():

@@ -70,12 +70,13 @@ class TensorBoardSession(TrackerSession):
 
 @dataclass
 class TensorBoard(RowTracker):
-    """Writes logged values to event files, on rank 0. A resumed run hides the rows after its checkpoint.
+    """Writes logged values to event files, on rank 0. A resumed run hides the rows of the steps after its checkpoint.
 
-    Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. Read the
-    files with `tensorboard --logdir <output_dir>/runs`. A number is shown as a scalar, and text as text. An array or
-    tensor with one dimension is shown as a histogram. An array with two or three dimensions is shown as an image.
-    Charts of losses, the arguments and the hyperparameters are written at the start.
+    Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. To see the
+    values, run `tensorboard --logdir FOLDER`. By default, `FOLDER` is `<output_dir>/runs`. TensorBoard shows a number
+    as a scalar and a text as text. TensorBoard shows an array or tensor with one dimension as a histogram. TensorBoard
+    shows an array with two or three dimensions as an image. When a new run begins, the callback also writes the
+    arguments, the values for the page HParams, and the charts for the page Custom Scalars.
     """
 
     service: ClassVar[str] = "TensorBoard"
@@ -84,9 +85,10 @@ class TensorBoard(RowTracker):
     """The folder of the event files. Default: `TENSORBOARD_LOGGING_DIR`, else `runs` in the output folder. Later runs
     in the same folder write to subfolders `run-2`, `run-3` and so on."""
     layout: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The charts of the page Custom Scalars, as `SummaryWriter.add_custom_scalars` takes them. Default: the losses."""
+    """The charts of the page Custom Scalars, in the format of `SummaryWriter.add_custom_scalars`. Default: a chart of
+    the losses."""
     hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The values on the page HParams. Default: the learning rate, batch size and other arguments."""
+    """The values on the page HParams. Default: the learning rate, the batch size and four other arguments."""
     metrics: tuple[str, ...] = field(default=("train/loss", "eval/loss"), kw_only=True)
     """The metrics that the page HParams compares."""
     _opened: tuple[str, Path] | None = field(default=None, init=False, repr=False, compare=False)

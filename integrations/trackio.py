@@ -33,7 +33,7 @@ class TrackioSession(TrackerSession):
 
 @dataclass
 class Trackio(RowTracker):
-    """Reports to one Trackio run. A resumed training, and evaluations after it, report to the same run.
+    """Reports to one Trackio run. A resumed training, and its later evaluations, report to the same run.
 
     Set `report_to="trackio"`, or add `Trackio(project="demo", space_id="me/demo")` to the callbacks.
     """
@@ -41,16 +41,17 @@ class Trackio(RowTracker):
     service: ClassVar[str] = "Trackio"
 
     project: str = "huggingface"
-    """The project."""
+    """The name of the project."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else a generated name."""
     space_id: str | None = None
-    """The Space to report to, as `name` or `owner/name`. Default: this machine."""
+    """The Space of the hub that receives the values, as `name` or `owner/name`. Default: the values stay on this
+    machine."""
     bucket_id: str | None = None
     """The bucket on the hub for the data of the Space. Default: Trackio creates one."""
     static_space_id: str | bool | None = None
-    """The Space for a static snapshot after training, if the run reports to a Space. None: Trackio chooses a name.
-    False: no snapshot."""
+    """The Space that receives a static snapshot of `space_id` after training. None: Trackio chooses a name. False: no
+    snapshot."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:

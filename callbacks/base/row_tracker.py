@@ -92,12 +92,12 @@ class RowTracker(Callback):
     """The name of the service, for messages."""
 
     on_error: str = field(default="warn", kw_only=True)
-    """The action when the tracker fails. By default it warns and training continues."""
+    """The action when the tracker fails. Default: log a warning and continue the training."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The longest time in seconds that the tracker delays the start or the end of a run. Default: usually 60 seconds
-    each."""
+    """The longest time in seconds that a start or an end of a run waits for the tracker. Default: usually 60
+    seconds."""
     run_id: str | None = field(default=None, init=False)
-    """The id of the tracker's run. None before the first one opens."""
+    """The id of the tracker's run. None until the callback opens a run."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
     _worker: TrackerWorker | None = field(default=None, init=False, repr=False, compare=False)
     _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -80,11 +80,12 @@ class ServiceTracker(RowTracker):
     """
 
     project: str | None = None
-    """The project. Default: the setting of the service."""
+    """The project. Default: the service chooses the project."""
     name: str | None = None
-    """The name of the run. Default: `args.run_name`, else the service chooses it."""
+    """The name of the run. Default: `args.run_name`, else the service chooses a name."""
     options: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """Additional options of the call that opens the run. They override the options that this callback sets."""
+    """Additional options for the function of the service that opens the run. They override the options that this
+    callback sets."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ServiceTracker:

@@ -27,9 +27,9 @@ class Tracker(Callback):
     stage = Stage.REPORT
 
     on_error: str = field(default="warn", kw_only=True)
-    """The action when the tracker fails. By default it warns and training continues."""
+    """The action when the tracker fails. Default: log a warning and continue the training."""
     run_id: str | None = field(default=None, init=False)
-    """The id of the tracker's run. None before the first one opens."""
+    """The id of the tracker's run. None until the callback opens a run."""
     _reports: bool = field(default=False, init=False, repr=False, compare=False)
 
     def open(self, run: Run) -> str:

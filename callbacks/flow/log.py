@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Log(Cadence):
-    """Logs the mean loss per step since the last log, the gradient norm before clipping, and the learning rate.
+    """Logs the mean loss of the steps since the previous log, the gradient norm before clipping, and the learning rate.
 
-    Every trainer has one, which the arguments configure. A run may have several `Log` callbacks, each with its own
-    mean. Each additional one needs a prefix: `Log(log_spaced(8), prefix="sparse_")`. The `Log` without a prefix also
-    logs the summary of the training.
+    Every trainer has a `Log`. The training arguments configure this `Log`. A run may have several `Log` callbacks. Each
+    `Log` computes its own mean. Give each additional `Log` a prefix: `Log(log_spaced(8), prefix="sparse_")`. When
+    training ends, the `Log` without a prefix also logs the totals of the training, such as `train_runtime`.
     """
 
     flag = "log"
@@ -38,7 +38,7 @@ class Log(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
     """When to log. Default: every 500 steps and at the end."""
     prefix: str = ""
-    """The prefix of `loss` in the log. A `Log` with a prefix logs only the loss, when its own trigger is due."""
+    """The prefix of the name `loss` in the log. A `Log` with a prefix logs the loss and no other value."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)

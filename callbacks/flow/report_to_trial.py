@@ -18,7 +18,7 @@ def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
 
 @dataclass
 class ReportToTrial(Callback):
-    """Reports the objective after each evaluation of a trial of a hyperparameter search.
+    """Reports the objective of a trial to a hyperparameter search, after each evaluation.
 
     The search can then prune the trial.
 
@@ -28,18 +28,19 @@ class ReportToTrial(Callback):
 
     stage = Stage.REPORT
     report: Callable[[Any, int, dict[str, Any]], None] = field(default=_report_nothing, repr=False)
-    """The function that receives the objective, the step and the metrics. An exception that it raises ends the run."""
+    """The function that receives the objective, the step and the metrics. If the function raises an exception, the run
+    ends. Default: a function that does nothing."""
     compute_objective: Callable[[dict[str, Any]], Any] = field(default=default_compute_objective, repr=False)
-    """The function that computes the objective from the metrics of an evaluation. It returns a number, or several
-    numbers for several objectives."""
+    """The function that computes the objective from the metrics of an evaluation. With several objectives, the function
+    returns one number per objective."""
     name: str | None = None
     """The name of the trial."""
     params: dict[str, Any] = field(default_factory=dict)
-    """The hyperparameters of the trial, for `TrainerState.trial_params`."""
+    """The hyperparameters of the trial. The callback stores them in `TrainerState.trial_params`."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
-    """The last objective that was reported. None before the first report."""
+    """The newest objective that the callback reported. None before the first report."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":

@@ -21,10 +21,11 @@ logger = logging.getLogger(__name__)
 class SaveOnException(Callback):
     """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    The run resumes from this checkpoint exactly. The callback writes nothing in three cases: the error happens during
-    an update, no step is complete, or the last complete step already has a checkpoint. After each step the callback
-    records the RNG states, the data position and the buffers, so a failed step has no effect on the checkpoint. The
-    callback works in a single process only: with several ranks, other ranks may have ended.
+    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in three cases: the
+    error happens during an update of the weights, no step is complete, or the last complete step already has a
+    checkpoint. After each step the callback records the RNG states, the data position and the buffers, so a failed step
+    has no effect on the checkpoint. With several ranks, the callback writes no checkpoint, because the other ranks may
+    have ended.
     """
 
     conflicts_with = (

@@ -33,14 +33,14 @@ def noisy(embedded: torch.Tensor, alpha: float) -> torch.Tensor:
 
 @dataclass
 class NEFTune(Callback):
-    """Adds noise to the input embeddings during training, which can improve instruction fine-tuning.
+    """Adds noise to the input embeddings during training. The noise can improve instruction fine-tuning.
 
-    Set `neftune_noise_alpha=5`, or add `NEFTune(alpha=10, embedding="tokens")` to the callbacks. Evaluations and the
-    saved model have no noise.
+    Set `neftune_noise_alpha=5`, or add `NEFTune(alpha=10, embedding="tokens")` to the callbacks. The callback adds no
+    noise in evaluations and does not change the saved model.
 
     Raises:
-        ArgumentError: for a negative or infinite alpha.
-        ModelError: if the embedding cannot be found.
+        ArgumentError: if `alpha` is negative or not finite.
+        ModelError: if the callback cannot find the embedding module.
     """
 
     stage = Stage.PREPARE
@@ -49,7 +49,8 @@ class NEFTune(Callback):
     alpha: float = 5.0
     """The strength of the noise, usually 5 to 15."""
     embedding: str | None = None
-    """The name of the embedding module. Default: `get_input_embeddings()` of the model, or its only `nn.Embedding`."""
+    """The name of the embedding module. Default: `get_input_embeddings()` of the model. A model without this method
+    must have exactly one `nn.Embedding`."""
     _unhook: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

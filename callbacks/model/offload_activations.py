@@ -28,19 +28,20 @@ logger = logging.getLogger(__name__)
 class OffloadActivations(Callback):
     """Copies activations to host memory in forward, and back to the GPU in backward.
 
-    The activations then take no GPU memory between forward and backward. Each step takes longer, because it copies the
-    activations twice. The copies have the same values, so training reaches the same weights, bit for bit on a CPU.
-    Weights and small tensors stay on the GPU. Models that change activations in place need care: torch cannot detect
-    every such change if activations are offloaded.
+    The activations then take no GPU memory between forward and backward. Each step takes longer, because the step
+    copies the activations twice. The copies have the same values, so training reaches the same weights as without the
+    callback. On a CPU the weights are equal bit for bit. Weights and small tensors stay on the GPU. Without the
+    callback, torch raises an error if the model changes an activation in place that backward needs. With the callback,
+    torch cannot detect all of these changes. Remove such in-place operations from the model.
 
         OffloadActivations(blocks=(Block,))    # the activations of these blocks
         OffloadActivations()                   # the activations of the whole model
 
-    On a CPU the callback saves nothing, and a warning says so.
+    On a CPU the callback saves no memory, and logs a warning.
 
     Raises:
-        ArgumentError: for a negative `min_bytes`.
-        ModelError: if `blocks` names a class that no module of the model has, or a class without a forward.
+        ArgumentError: if `min_bytes` is negative.
+        ModelError: if no module of the model is of a class in `blocks`, or if a class in `blocks` has no forward.
     """
 
     stage = Stage.PREPARE
@@ -50,15 +51,16 @@ class OffloadActivations(Callback):
     )
 
     blocks: Kinds = ()
-    """The classes of the modules, or the names of these classes. Default: the whole model."""
+    """The classes of the modules to offload, or the names of these classes. Default: the whole model."""
     min_bytes: int = 1024 * 1024
-    """Tensors with fewer bytes stay on the GPU, because the copy of a small tensor costs more than it saves."""
+    """The smallest size of a tensor that the callback copies, in bytes. Smaller tensors stay on the GPU."""
     pin_memory: bool = True
-    """Whether the copies are in pinned host memory. Pinned memory is faster to copy, and cannot be swapped out."""
+    """Whether the copies are in pinned host memory. Copies to and from pinned memory are faster. The system cannot swap
+    pinned memory out."""
     offloaded_bytes: int = field(default=0, init=False, compare=False)
-    """The bytes that the last step copied to the host."""
+    """The number of bytes that the newest step copied to the host."""
     kept_bytes: int = field(default=0, init=False, compare=False)
-    """The bytes of small activations that the last step left on the GPU."""
+    """The number of bytes of small activations that the newest step left on the GPU."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -25,32 +25,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SWA(AveragedWeights):
-    """Averages the weights of the last part of a run, all with equal weight.
+    """Averages the weights of the last part of a run. All values of a weight count equally in the average.
 
     The method is called stochastic weight averaging.
 
     `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run.
     The learning rate is constant in this quarter. The average replaces the weights during evaluations, in the model
-    file of checkpoints, and after training. A resumed run continues with the trained weights. The running statistics of
-    BatchNorm layers are measured again at the end, in one pass over the training data. Paper: arXiv:1803.05407.
+    file of checkpoints, and after training. A checkpoint also holds the trained weights, and a resumed run continues
+    with the trained weights. At the end of training, the callback measures the running statistics of BatchNorm layers
+    again, in one pass over the training data. Paper: arXiv:1803.05407.
 
     Raises:
-        ArgumentError: for a `start` outside of [0, 1), a negative learning rate, or a second average in the run.
+        ArgumentError: if `start` is not in [0, 1), if `learning_rate` is negative, or if another callback of the run
+            also averages the weights.
     """
 
     start: float = 0.75
-    """The average begins after this share of the steps of the run, in [0, 1)."""
+    """The share of the steps of the run after which the average begins, in [0, 1)."""
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
-    """When the weights are added to the average. Default: at the end of each epoch."""
+    """When the callback adds the weights to the average. Default: at the end of each epoch."""
     learning_rate: float | None = None
     """The learning rate of all parameters after `start`. Default: the rate of the schedule."""
     update_batchnorm: bool = True
-    """Whether the running statistics of BatchNorm layers are measured again at the end."""
+    """Whether to measure the running statistics of BatchNorm layers again at the end of training."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     count: int = field(default=0, init=False)
-    """How often the weights were added to the average in this run."""
+    """How many times the callback added the weights to the average in this run."""
 
     def __post_init__(self) -> None:
         check_triggers(self)

@@ -32,12 +32,15 @@ IMPORTED = time.time()
 
 @dataclass
 class MeasureGoodput(Callback):
-    """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
+    """Measures the goodput: appends the times of each session to `goodput.jsonl` in the output folder.
 
-    `trainbus status` and the report show the goodput: the share of the time of all sessions that was spent on steps
-    that the run kept. Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint
-    writes no file. A heartbeat is a line that says that the session still runs. A thread writes the heartbeats, so
-    steps have no extra cost. If the process is killed, only the time since the last heartbeat is missing in the file.
+    The goodput is the time of the kept steps, divided by the time of all sessions. A step is lost if the run resumes
+    from an earlier step. All other steps are kept. `trainbus status` and the report show the goodput.
+
+    Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint writes no file. The
+    callback writes a line when training begins, at each save, and when training ends. Between these lines, a thread
+    writes heartbeats. A heartbeat is a line that says that the session still runs. The steps do not wait for the
+    thread. If the process is killed, only the time after the newest heartbeat is missing in the file.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -47,8 +50,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. In a long session, heartbeats come less often: the time
-    between two of them is 1 % of the time of the session so far."""
+    """The shortest time between two heartbeats, in seconds. In a long session, the time between two heartbeats is 1 %
+    of the length of the session so far."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)

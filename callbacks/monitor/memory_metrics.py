@@ -23,14 +23,18 @@ PLACES = ("cpu", "gpu")
 class MemoryMetrics(Callback):
     """Adds memory in bytes to the metrics of `train()`, `evaluate()` and `predict()`.
 
-    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. These are the metrics, where `<stage>`
+    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. In the names of the metrics, `<stage>`
     is `train`, `eval` or `test`:
 
-    - `<stage>_mem_cpu_alloc_delta`: the growth of the host memory of the process (its resident set);
-    - `<stage>_mem_cpu_peaked_delta`: how far the peak of this memory was above its final value;
-    - `<stage>_mem_gpu_...`, if there is a GPU: both values for the memory that PyTorch allocated on the GPU;
-    - `init_mem_...`, in the first metrics of a trainer: the same values for the construction of the trainer;
-    - `before_init_mem_...`, in the first metrics too: the memory in use before the construction.
+    - `<stage>_mem_cpu_alloc_delta`: how much the host memory of the process (the resident set) grew during the stage;
+    - `<stage>_mem_cpu_peaked_delta`: the peak of the host memory during the stage, minus the host memory at the end of
+      the stage;
+    - `<stage>_mem_gpu_alloc_delta` and `<stage>_mem_gpu_peaked_delta`: the same two values for the memory that PyTorch
+      allocated on the GPU, if the machine has a GPU;
+    - `init_mem_...`: the same values for the construction of the trainer. Only the first metrics of a trainer have
+      these values;
+    - `before_init_mem_...`: the memory that was in use before the construction. Only the first metrics of a trainer
+      have these values.
 
     Each measurement runs the garbage collector.
     """

@@ -39,16 +39,17 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 class Progress(Callback):
     """Shows steps, evaluations and logged values on rank 0. A notebook shows a live table with a progress bar.
 
-    Every trainer has one. Set `disable_tqdm=True`, or add `Progress(bar=False)` to the callbacks, to print lines
-    instead of bars. At the end it prints why training stopped, whether the training loss was NaN, and which callbacks
-    failed.
+    Every trainer has a `Progress`. To print lines instead of bars, set `disable_tqdm=True`, or add
+    `Progress(bar=False)` to the callbacks. At the end, the callback prints why training stopped, whether the training
+    loss was NaN, and which callbacks failed.
     """
 
     stage = Stage.REPORT
     arguments = ("disable_tqdm",)
 
     bar: bool | None = None
-    """Whether to draw progress bars. Default: True in a notebook, and if stderr is a terminal."""
+    """Whether to draw progress bars. Default: True if the program runs in a notebook or if stderr is a terminal, and
+    False elsewhere."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _notebook: NotebookProgress | None = field(default=None, init=False, repr=False, compare=False)
     _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)

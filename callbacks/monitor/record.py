@@ -55,21 +55,23 @@ _SAVING = frozenset({"on_snapshot", "on_save"})
 
 @dataclass
 class Record(Recorder):
-    """Writes every event, every flag with author and reason, and the values of the run to `events.jsonl`.
+    """Writes every event, every flag (with its author and reason) and the values of the run to `events.jsonl`.
 
-    Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trace` and `replay`
-    read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the records
-    that follow the checkpoint. A new run in the same folder renames the earlier file to `events-1.jsonl`.
+    Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trainbus trace` and `trainbus
+    replay` read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the
+    records of the steps after its checkpoint. A new run in the same folder renames the file of the earlier run to
+    `events-1.jsonl`.
 
-    With `fingerprints`, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
-    log also records a checksum of the RNG state of Python. A comparison then finds the first step with other data or
-    another random draw. If the file cannot be written, the run continues with one warning.
+    If `fingerprints` is True, the record of each step contains checksums of the batches and of the RNG states of torch
+    and numpy. The record of each log contains a checksum of the RNG state of Python. `trainbus diff` then finds the
+    first step at which two runs differ in their data or in their random numbers. If the file cannot be written, the run
+    continues with one warning.
     """
 
     arguments = ("record",)
 
     fingerprints: bool = True
-    """Record checksums of batches and RNG states."""
+    """Whether to record checksums of batches and RNG states."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)

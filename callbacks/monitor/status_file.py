@@ -41,23 +41,23 @@ DECISIONS = 10
 
 @dataclass
 class StatusFile(Callback):
-    """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
+    """Writes the status of the run, the reason for it, and the checkpoint to resume from to `run_status.json`.
 
-    Every trainer has one. `trainbus status` reads the file. Read it in a launcher script too, because torchrun exits
-    with code 1 for every exit code of its processes. The status is one of:
+    Every trainer has a `StatusFile`. The file is in the output folder. `trainbus status` reads the file. A launcher
+    script can also read the file to know why a run ended. The exit code of torchrun is not sufficient, because torchrun
+    exits with code 1 for every failure. The status is one of:
 
-    - `running`;
+    - `running`: the training runs, or its process was killed;
     - `done`: all planned steps are done;
     - `stopped`: a callback stopped the run early;
     - `preempted`: a signal stopped the run;
     - `failed`: an error ended the run.
 
-    The file also holds the speed and the costs of this session, the last value of each metric, and the last decisions
-    of the ledger.
+    The file also holds the steps per second and the costs of this session, the newest value of each metric, and the
+    newest entries of the ledger.
 
-    Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an error
-    the failing rank writes the file too. A rank that only reports the failure of another rank does not overwrite the
-    error of that rank.
+    Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
+    error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
     """
 
     on_error = "warn"
@@ -65,7 +65,7 @@ class StatusFile(Callback):
     name: str = NAME
     """The name of the file in the output folder."""
     seconds: float = 5.0
-    """The shortest time between two writes for logged values, in seconds."""
+    """After a write, the callback writes no logged values for this number of seconds."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)

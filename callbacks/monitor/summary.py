@@ -28,9 +28,9 @@ CHECKPOINTS = 4
 
 @dataclass
 class Summary(Callback):
-    """Prints the opening lines and the closing lines of a training on rank 0.
+    """Prints facts about the run when training begins, and results when training ends. Only rank 0 prints.
 
-    Every trainer has one. `disable_tqdm=True`, or a log level above `warning`, makes it silent.
+    Every trainer has a `Summary`. To turn its lines off, set `disable_tqdm=True`, or a log level above `warning`.
     """
 
     stage = Stage.REPORT

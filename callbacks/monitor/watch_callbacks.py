@@ -43,21 +43,25 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler. If a handler makes a forbidden change, raises an error that names the handler.
+    """Watches each handler. The callback raises an error that names a handler if the handler makes a forbidden change.
 
-    Use it while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the callbacks. It
-    copies the weights in evaluations, so the run is slower. It finds a handler that
+    Use `WatchCallbacks` while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the
+    callbacks. The callback copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an error
+    for a handler that
 
-    - replaces the model or changes weights during an evaluation, in the stages MEASURE, DECIDE and REPORT;
-    - changes the grad mode, or the train or eval mode of a module, in the same stages;
-    - draws from the global random generators of Python, NumPy or torch, in MEASURE and REPORT;
-    - announces its own event again and again, directly or through other handlers;
-    - takes longer than `slow_after` seconds. This is only a warning, with the stack of the handler. A handler that does
-      work, such as a handler of `on_save_due`, may take any time.
-    - reads values of tensors in the events of each step, for example with `.item()`. This is only a warning, with the
-      line of the code. On a GPU, the step waits for each read. The warning also comes on a machine without a GPU.
+    - runs in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights during an evaluation;
+    - runs in the stage MEASURE, DECIDE or REPORT, and changes the grad mode, or the train or eval mode of a module;
+    - runs in the stage MEASURE or REPORT, and draws from the global random generators of Python, NumPy or torch;
+    - announces its own event again and again, directly or through other handlers.
 
-    The `on_error` of the callback that owns the handler decides the effect of the error.
+    `WatchCallbacks` logs a warning for a handler that
+
+    - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler that does work, such
+      as a handler of `on_save_due`, may take any time.
+    - reads values of tensors in the events of each step, for example with `.item()`. The warning shows the line of the
+      code. On a GPU, the step waits for each read. The warning is also logged on a machine without a GPU.
+
+    If `WatchCallbacks` raises an error, the field `on_error` of the callback with the handler decides what happens.
 
     Raises:
         ArgumentError: if `slow_after` or `depth` is not positive.
@@ -67,9 +71,10 @@ class WatchCallbacks(Callback):
     arguments = ("debug",)
 
     slow_after: float = 10.0
-    """The seconds after which a warning shows the stack of a handler."""
+    """How many seconds a handler may take before a warning shows its stack."""
     depth: int = 20
-    """The largest recursion depth of a handler. A handler recurses if it announces an event that calls it again."""
+    """The largest recursion depth of a handler. A handler recurses if it announces an event that calls the same
+    handler."""
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)

@@ -22,17 +22,18 @@ from .watch_numbers import tensors_in
 
 @dataclass
 class WatchModules(Callback):
-    """Logs statistics of each module that directly owns weights, when the trigger is due.
+    """Logs statistics of each module that directly owns weights, at the steps of a trigger.
 
     - `gradients/<module>`: the norm of the gradients, before clipping;
     - `weights/<module>`: the norm of the weights;
-    - `activations/<module>/mean`, `/std` and `/max`: the statistics of the last output. `max` is the largest magnitude.
+    - `activations/<module>/mean`, `/std` and `/max`: the statistics of the newest output of the module. `max` is the
+      largest magnitude.
 
-    In a step without a measurement it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a
-    part of the model.
+    A step without a measurement has almost no extra cost. `WatchModules(every(100), modules="encoder")` watches the
+    modules with names that start with `encoder`.
 
     Raises:
-        ArgumentError: for another value than a trigger, or a trigger that is due at the end of epochs.
+        ArgumentError: if `trigger` is not a trigger, or is a trigger in epochs.
     """
 
     stage = Stage.MEASURE
@@ -42,9 +43,10 @@ class WatchModules(Callback):
     )
 
     trigger: Trigger = field(default_factory=lambda: every(100))
-    """When to measure, at the end of a step. Default: every 100 steps."""
+    """Which steps to measure. Default: every 100 steps."""
     modules: str = ""
-    """The modules to watch: a regular expression that matches the start of their names. Default: all modules."""
+    """Which modules to watch, as a regular expression that matches the start of the module names. Default: all
+    modules."""
     gradients: bool = True
     """Whether to log the norms of gradients and weights."""
     activations: bool = True

@@ -22,12 +22,12 @@ from ..base.module_changes import hook_forward
 
 @dataclass
 class WatchNumbers(Callback):
-    """Checks the weights and the output of each layer, and raises at the first value that is not finite.
+    """Checks the weights and the output of each layer, and raises an error at the first value that is not finite.
 
     Use it to debug a run with a NaN loss: set `debug="underflow_overflow"`, or add `WatchNumbers()` to the callbacks.
-    It reads every number of every layer, so the run is several times slower. The error lists the last weights, inputs
-    and outputs before the failure. If the input of the failing layer is not finite, the cause is in the module that
-    calls the layer.
+    The callback reads every number of every layer, so the run is several times slower. The error lists the weights,
+    inputs and outputs that the callback checked just before the failure. If the input of the failing layer is not
+    finite, the cause is in the module that calls the layer.
 
     Raises:
         ArgumentError: if `shown` is below 1.
@@ -38,7 +38,8 @@ class WatchNumbers(Callback):
     arguments = ("debug",)
 
     shown: int = 20
-    """The number of weights, inputs and outputs in the error, each with its smallest and largest magnitude."""
+    """The number of weights, inputs and outputs that the error lists. The error shows the smallest and largest
+    magnitude of each."""
     _seen: deque[str] = field(default_factory=deque, init=False, repr=False, compare=False)
     _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 

@@ -45,30 +45,31 @@ _SPREAD = "the gradients must be combined over the ranks before the update. Leav
 
 @dataclass
 class OptimizerInBackward(Callback):
-    """Updates each weight during backward, as soon as its gradient is complete, and frees the gradient.
+    """Updates each weight during backward, as soon as the gradient of the weight is complete, and frees the gradient.
 
-    A step then never holds all gradients at once. With AdamW and float32 weights, this saves up to 4 of 16 bytes per
-    parameter. The weights, the logs and the checkpoints are the same as without the callback, bit for bit on a CPU. A
-    run with the callback resumes a checkpoint of a run without it, and the reverse.
+    A step then never holds all gradients at once. With AdamW and float32 weights, each parameter needs 16 bytes without
+    the callback, and as few as 12 bytes with the callback. The weights, the logs and the checkpoints are the same as
+    without the callback, and on a CPU they are equal bit for bit. A run with the callback can resume from a checkpoint
+    of a run without the callback. A run without the callback can resume from a checkpoint of a run with the callback.
 
         Trainer(model, TrainingArguments("outputs", max_grad_norm=0), ..., callbacks=[OptimizerInBackward()])
 
-    - Set `max_grad_norm=0`. The norm of all gradients is not known when the first weight is updated. The run still logs
-      the norm.
+    - Set `max_grad_norm=0`. Clipping is not possible, because the norm of all gradients is not known when the callback
+      updates the first weight. The run still logs the norm.
     - In `on_gradients` and later, `weight.grad` is None, and `run.full_gradients()` raises an error. `grad_norm` has
-      its usual value. A warning names the callbacks that handle `on_gradients`.
-    - A handler cannot skip the update. To change a learning rate for the present step, change it before backward, at
-      the latest in `on_loss`. A later change raises an error.
+      the same value as without the callback. A warning names the callbacks that handle `on_gradients`.
+    - A handler cannot skip the update. A handler that changes a learning rate must do so before backward, for example
+      in `on_loss`. A change between backward and the optimizer step raises an error.
     - If an error ends a step in or after backward, some weights are already updated. Resume from a checkpoint.
-    - The time of the updates counts as time of the backward.
-    - Compiled code returns all gradients of a compiled module at once. Combine it with `Compile(regions=...)`, not with
-      `torch_compile=True`.
+    - The time measurements count the time of the updates as time of the backward.
+    - Compiled code returns all gradients of a compiled module at once. So use `Compile(regions=...)` with this
+      callback, and not `torch_compile=True`.
 
     Raises:
-        ArgumentError: with several ranks, clipping, gradient accumulation, `fp16`, `auto_find_batch_size`, or an
-            optimizer that does not update each weight by itself.
-        HandlerError: if a handler skips the update or changes an option of the optimizer after backward, or if the
-            optimizer has a step pre-hook.
+        ArgumentError: if the run uses several ranks, clipping, gradient accumulation, `fp16` or `auto_find_batch_size`,
+            or if trainbus does not know that the optimizer updates each weight from the gradient of this weight alone.
+        HandlerError: if a handler skips the update, if a handler changes an option of the optimizer after backward, or
+            if the optimizer has a step pre-hook.
         ModelError: if backward computes the gradient of a weight twice in one step.
     """
 

@@ -19,14 +19,16 @@ def has_two_modes(optimizer: Any) -> bool:
 
 @dataclass
 class ScheduleFree(Callback):
-    """Calls `train()` of a schedule-free optimizer before steps, and its `eval()` before evaluations and saves.
+    """Calls `optimizer.train()` of a schedule-free optimizer before steps, and `optimizer.eval()` before evaluations.
 
     A schedule-free optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and
-    saves the average. At the end of training the callback calls `eval()` too, so the model has the averaged weights. If
-    the optimizer has no methods `train` and `eval`, the callback does nothing.
+    saves the average, because the callback calls `eval()` before each evaluation, before each save and at the end of
+    training. The trained model has the averaged weights. If the optimizer lacks the method `train` or the method
+    `eval`, the callback does nothing.
 
-    The trainer adds the callback for `optim="schedule_free_*"`, and if you pass a schedule-free optimizer to the
-    trainer. Add `ScheduleFree()` to the callbacks if your own `create_optimizer` returns such an optimizer.
+    The trainer adds the callback in two cases: `optim` is one of the names `schedule_free_*`, or you pass a
+    schedule-free optimizer to the trainer. Add `ScheduleFree()` to the callbacks if your own `create_optimizer` returns
+    such an optimizer.
     """
 
     stage = Stage.PREPARE

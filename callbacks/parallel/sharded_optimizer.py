@@ -25,17 +25,19 @@ from ..optimizer.schedule_free import has_two_modes
 
 @dataclass
 class ShardedOptimizer(Callback):
-    """Shards the optimizer state. Each rank holds the state of some weights, updates them, and sends them to all ranks.
+    """Shards the optimizer state. Each rank holds the state of some of the weights, and updates these weights.
 
     Set `sharding="stage1"` in the arguments, or add `ShardedOptimizer()` to the callbacks, and start the program with
-    `torchrun --nproc_per_node=N`. The callback works together with DDP and reaches the same weights as DDP alone.
+    `torchrun --nproc_per_node=N`. The callback works together with DDP. Training reaches the same weights as with DDP
+    alone. After a step, each rank sends its updated weights to all other ranks.
     """
 
     stage = Stage.PREPARE
     arguments = ("sharding", "sharding_degree")
 
     degree: int | None = None
-    """The number of ranks that share one copy of the state, such as the ranks of one machine; None for all ranks."""
+    """The number of ranks that together hold one copy of the state, such as the ranks of one machine. None: all
+    ranks."""
 
     def __post_init__(self) -> None:
         if self.degree is not None and self.degree < 2:

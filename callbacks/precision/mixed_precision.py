@@ -32,20 +32,21 @@ def to_float32(outputs: Any) -> Any:
 class MixedPrecision(Callback):
     """Runs the model's forward under `torch.autocast` and returns float32 outputs. The weights stay float32.
 
-    Set `bf16=True` or `fp16=True`, or add `MixedPrecision("bf16")` to the callbacks. It makes training faster and saves
-    activation memory. `fp16` also scales the loss, so that small gradients do not underflow.
+    Set `bf16=True` or `fp16=True`, or add `MixedPrecision("bf16")` to the callbacks. Mixed precision makes training
+    faster and saves activation memory. `fp16` also scales the loss, so that small gradients do not underflow.
 
     Raises:
-        ArgumentError: for another dtype, or `fp16` without a CUDA device.
+        ArgumentError: if `dtype` is neither `bf16` nor `fp16`, or if `dtype` is `fp16` and the device is not a CUDA
+            device.
     """
 
     stage = Stage.PREPARE
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
 
     dtype: Literal["bf16", "fp16"] = "bf16"
-    """The half precision: `bf16`, or `fp16`, which needs a CUDA device."""
+    """The half-precision type: `bf16` or `fp16`. `fp16` needs a CUDA device."""
     initial_scale: float = 65536.0
-    """The initial scale of the loss for `fp16`. The scaler adapts it."""
+    """The initial loss scale for `fp16`. The loss scaler changes the scale during training."""
     _restore: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

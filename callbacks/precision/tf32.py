@@ -15,20 +15,20 @@ from ...events.stages import Stage
 
 @dataclass
 class TF32(Callback):
-    """Sets whether float32 matrix products and convolutions may use TF32, with 10 bits of mantissa instead of 23.
+    """Sets whether float32 matrix products and convolutions may use TF32. TF32 has 10 instead of 23 bits of mantissa.
 
-    Set `tf32=True`, or add `TF32()` to the callbacks. It makes float32 training faster on GPUs of the Ampere
-    generation or later. After the run torch's previous settings return.
+    Set `tf32=True`, or add `TF32()` to the callbacks. TF32 makes float32 training faster on GPUs of the Ampere
+    generation or later. After the run, the callback restores the earlier settings of torch.
 
     Raises:
-        ArgumentError: if `enabled` is True and the device has no TF32.
+        ArgumentError: if `enabled` is True and the device does not support TF32.
     """
 
     stage = Stage.PREPARE
     arguments = ("tf32",)
 
     enabled: bool = True
-    """Whether TF32 is allowed."""
+    """Whether to allow TF32."""
     _before: tuple[bool, bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

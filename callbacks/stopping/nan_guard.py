@@ -25,24 +25,27 @@ ACTIONS = ("raise", "skip", "stop")
 class NaNGuard(Callback):
     """Checks before each update that the gradient norm is finite.
 
-    One NaN or infinity in any gradient makes the norm NaN or infinite. The callback prevents the update of a step with
-    such a norm. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
+    One NaN or infinity in any gradient makes the norm NaN or infinite. The callback prevents an update with such a
+    norm. `NaNGuard()` raises an error at the first step with such a norm. `NaNGuard("skip", limit=20)` skips up to 20
     consecutive updates. The logged loss includes the losses of skipped steps.
 
     With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of
-    DeepSpeed the norm is known only after the step. DeepSpeed itself skips such an update, and the callback checks the
-    norm after the step.
+    DeepSpeed, the callback checks the norm after the step, because DeepSpeed computes the norm during the step.
+    DeepSpeed itself skips an update with a norm that is not finite.
 
     Raises:
-        ArgumentError: for an unknown action.
-        NonFiniteError: at a step with such a norm, in three cases: `action` is `raise`, more than `limit` consecutive
-            steps have such a norm, or DeepSpeed updated the weights in spite of the norm.
+        ArgumentError: if `action` is unknown.
+        NonFiniteError: if the norm of a step is not finite, and one of these conditions is true: `action` is `raise`;
+            more than `limit` consecutive steps have such a norm; or the weights are already updated in this step, for
+            example by DeepSpeed.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """The action: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
+    """The action: `raise` an error, `skip` the update and continue, or skip the update and `stop` training after the
+    step."""
     limit: int = 10
-    """The number of consecutive updates that may be skipped. One more such step raises an error."""
+    """The largest number of consecutive updates that the callback skips. One more step with such a norm raises an
+    error."""
     skipped: int = field(default=0, init=False)
     """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)

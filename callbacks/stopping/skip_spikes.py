@@ -29,29 +29,29 @@ def is_spike(loss: float, usual: float, factor: float) -> bool:
 
 @dataclass
 class SkipSpikes(Callback):
-    """Skips an update if the loss of its step is much larger than usual, or not finite.
+    """Skips the update of a step if the loss of the step is not finite, or is much larger than the usual loss.
 
-    The usual loss is an exponential moving average of the losses of earlier steps. The batches of a skipped step are
-    listed in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches`
-    reads this file and skips the listed batches in another run. To read the loss, the host waits for the device in each
-    step. On several ranks, the loss is the mean over the ranks.
+    The usual loss is an exponential moving average of the losses of earlier steps. The callback lists the batches of a
+    skipped step in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. In another
+    run, `SkipBatches` can read this file and skip the listed batches. In each step, the host waits for the device,
+    because the callback reads the loss. On several ranks, the callback uses the mean loss over the ranks.
 
     Raises:
-        ArgumentError: for a factor that is not above 1, a window below 1, or a negative warmup.
+        ArgumentError: if `factor` is not above 1, if `window` is below 1, or if `warmup` is negative.
     """
 
     factor: float = 3.0
-    """A loss is a spike if it is more than this many times the usual loss."""
+    """The callback skips a step if its loss is more than `factor` times the usual loss."""
     window: int = 20
-    """The number of steps over which the usual loss is averaged."""
+    """The length of the moving average, in steps. With a longer window, the usual loss changes more slowly."""
     warmup: int = 20
-    """The number of steps at the start of the run that are never skipped."""
+    """The number of steps at the start of the run that the callback never skips."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     usual: float = field(default=math.nan, init=False)
-    """The usual loss."""
+    """The moving average of the losses so far. NaN before the first step."""
     skipped: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """The batches of skipped steps, as in the file `skipped_batches.json`."""
+    """The batches of the skipped steps: the content of the file `skipped_batches.json`."""
     _loss: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

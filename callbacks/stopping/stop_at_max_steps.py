@@ -14,8 +14,9 @@ from ...events.state import TrainerState
 class StopAtMaxSteps(Callback):
     """Stops training at `state.max_steps`.
 
-    Every trainer has one. `max_steps`, or `num_train_epochs` and the length of the data, set this number. A
-    `DefaultFlowCallback` in the callbacks of the trainer replaces it.
+    Every trainer has a `StopAtMaxSteps`. The argument `max_steps` sets `state.max_steps`. Without this argument, the
+    run computes `state.max_steps` from `num_train_epochs` and the length of the data. If you pass a
+    `DefaultFlowCallback` to the trainer, the trainer adds no `StopAtMaxSteps`.
     """
 
     previews = True

@@ -17,11 +17,12 @@ from ...events.stages import Stage, order
 class StopAtTime(Callback):
     """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
 
-    It reserves twice the time of the slowest step and of the slowest save so far. Set `max_time="11h30min"`, or
-    add `StopAtTime("11h30min")` to the callbacks. The callback requests a checkpoint only if the run saves checkpoints.
+    Set `max_time="11h30min"`, or add `StopAtTime("11h30min")` to the callbacks. The callback adds the time of the
+    slowest step and the time of the slowest save so far, and reserves twice this sum. When training stops, the callback
+    requests a checkpoint if the run saves checkpoints.
 
     Raises:
-        ArgumentError: for a time that cannot be parsed.
+        ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`.
     """
 
     local = True
@@ -30,8 +31,8 @@ class StopAtTime(Callback):
     arguments = ("max_time",)
 
     max_time: float | str = "1h"
-    """The time limit of one session: seconds, or text such as `90min` or `1h30min`. A resumed run has the full time
-    again."""
+    """The time limit of one session, in seconds or as text such as `90min` or `1h30min`. In each session, the time
+    starts at 0."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _end: float = field(default=0.0, init=False, repr=False, compare=False)

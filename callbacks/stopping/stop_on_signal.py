@@ -43,17 +43,23 @@ class Interrupted(Stopped, KeyboardInterrupt):
 
 @dataclass
 class StopOnSignal(Callback):
-    """On SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP: finishes the step, saves, and exits with 143, 130, 138 or 129.
+    """Stops the run after a SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP: finishes the step, saves a checkpoint and
+    exits.
 
-    Every trainer has one. It makes a run safe to preempt: the program can restart with `resume_from_checkpoint="auto"`.
+    Every trainer has a `StopOnSignal`. With this callback, a cluster can preempt a run without loss of steps: restart
+    the program with `resume_from_checkpoint="auto"`. The exit code is 143 after SIGTERM, 130 after SIGINT, 138 after
+    SIGUSR1 and 129 after SIGHUP.
 
-    - The signal handler only stores the signal. The run stops after its current step.
-    - An evaluation stops after its current batch. A resumed run repeats it.
+    - If a signal arrives during a step, the run stops at the end of this step.
+    - If a signal arrives during an evaluation, the evaluation stops after its current batch. A resumed run repeats this
+      evaluation.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
-    - Outside of training the signals keep their previous handlers.
-    - The run saves only if it saves checkpoints anyway, or if `save` is set.
-    - With several ranks, a signal on one rank stops all of them after the same step or evaluation batch. All ranks exit
-      with the code of this signal. If several signals arrive, the largest number counts.
+    - The callback replaces the signal handlers of the process only during a training. After the training, the callback
+      restores the earlier signal handlers.
+    - The run saves a checkpoint if a callback of the run saves checkpoints, or if `save` is True.
+    - With several ranks, a signal on one rank stops all ranks after the same step or evaluation batch. All ranks exit
+      with the code of this signal. If a rank receives several signals, the first signal counts. If ranks receive
+      different signals, the signal with the largest number counts.
 
     Raises:
         Stopped: at the end of training, after SIGTERM, SIGUSR1 or SIGHUP.
@@ -65,9 +71,11 @@ class StopOnSignal(Callback):
     arguments = ("enable_jit_checkpoint",)
 
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
-    """The names of the signals. A SIGHUP that the process ignores, as under `nohup`, stays ignored."""
+    """The names of the signals. If the process ignores SIGHUP, for example under `nohup`, the callback ignores SIGHUP
+    too."""
     save: bool = False
-    """Save a checkpoint even if the run saves none. The argument `enable_jit_checkpoint` sets it."""
+    """Whether to save a checkpoint even if the run saves no other checkpoints. The argument `enable_jit_checkpoint`
+    sets `save`."""
     _received: int = field(default=0, init=False, repr=False, compare=False)
     _detail: str = field(default="", init=False, repr=False, compare=False)
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)

@@ -58,16 +58,16 @@ WATCH = ("gradients", "parameters", "all")
 
 @dataclass
 class Wandb(RowTracker):
-    """Reports to one Weights & Biases run. A resumed training, and evaluations after it, report to the same run.
+    """Reports to one Weights & Biases run. A resumed training, and its later evaluations, report to the same run.
 
-    Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. Everything that is logged
-    at a step is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the
-    program, with an exit code that depends on how training ended. If the service fails, the run goes offline and
-    training continues. If your program already opened `wandb.run`, the callback uses this run and leaves it open. See
+    Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. All values that are logged
+    at one step form one row. The run finishes at `trainer.end()` or at the end of the program. The exit code of the run
+    is 0 unless an error or a signal ended the training. If the service fails, the run goes offline and training
+    continues. If your program already opened `wandb.run`, the callback uses this run and leaves it open. See
     `docs/wandb.md`.
 
     Raises:
-        ArgumentError: for an option that the client does not know or refuses.
+        ArgumentError: if the client does not know an option, or refuses its value.
     """
 
     service: ClassVar[str] = "wandb"
@@ -78,14 +78,14 @@ class Wandb(RowTracker):
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else `WANDB_NAME`, else a generated name."""
     mode: Literal["online", "offline", "shared", "disabled"] | None = None
-    """`online`, `offline`, `shared` or `disabled`. Default: the environment variable `WANDB_MODE`."""
+    """The mode: `online`, `offline`, `shared` or `disabled`. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Additional options of `wandb.init`. They override the options that this callback sets. The option `config` is
     merged into the config that the callback writes."""
     entity: str | None = field(default=None, kw_only=True)
     """The user or team. Default: `WANDB_ENTITY`, else the default of the account."""
     group: str | None = field(default=None, kw_only=True)
-    """The group of runs. Default: `WANDB_RUN_GROUP`."""
+    """The group of runs to which this run belongs. Default: `WANDB_RUN_GROUP`."""
     tags: Sequence[str] | None = field(default=None, kw_only=True)
     """The tags. Default: `WANDB_TAGS`, separated by commas."""
     notes: str | None = field(default=None, kw_only=True)
@@ -93,14 +93,14 @@ class Wandb(RowTracker):
     job_type: str | None = field(default=None, kw_only=True)
     """The type of the job, such as `train`. Default: `WANDB_JOB_TYPE`."""
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
-    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name pattern -> axis: `{"eval/*": "epoch"}`."""
+    """The x-axis: `step`, `epoch`, `samples`, `tokens`, or a dict of name pattern -> axis: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """The action if a resumed training has other arguments: `continue` the run, `fork` it at the step of the resume, or
-    start a `new` run."""
+    """The action if a resumed training has other arguments: `continue` the run, `fork` the run at the step of the
+    checkpoint, or start a `new` run."""
     init_timeout: float = field(default=60.0, kw_only=True)
-    """Seconds that the start of the run waits for the service. After that, the run goes offline."""
+    """How many seconds the start of the run waits for the service. Afterwards, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
-    """Seconds that the end of the run waits for uploads. Files that are not uploaded stay on disk for `wandb sync`."""
+    """How many seconds the end of the run waits for uploads. `wandb sync` uploads the rest later."""
     log_model: str | None = field(default=None, kw_only=True)
     """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
     (the final model). Default: `WANDB_LOG_MODEL`, else none."""
@@ -108,18 +108,18 @@ class Wandb(RowTracker):
     """The histograms to record when the loss is logged: `gradients` (before clipping), `parameters` or `all`. Default:
     `WANDB_WATCH`, else none."""
     alerts: bool = field(default=False, kw_only=True)
-    """Whether to send an alert if the run fails or a logged loss is not finite. At most one alert per problem is sent
-    in ten minutes."""
+    """Whether to send an alert if the run fails or a logged loss is not finite. The callback sends at most one alert
+    per problem in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
     """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """The size in bytes above which a checkpoint is not uploaded. The artifact then only has a reference to the folder.
-    Default: no limit."""
+    """The largest size in bytes of a checkpoint that is uploaded. Default: no limit. The artifact of a larger
+    checkpoint has a reference to the folder."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The settings of the prediction table, the confusion matrix and the curves of each evaluation. Default: none of
-    them."""
+    """The settings of the prediction table, the confusion matrix and the curves. Default: evaluations record none of
+    these."""
     shared: bool = field(default=False, kw_only=True)
-    """Whether all machines record their system metrics in the run. This uses the shared mode of the client."""
+    """Whether all machines record their system metrics in the run. True uses the shared mode of wandb."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
     _stop: bool = field(default=False, init=False, repr=False, compare=False)
     _models: ModelArtifacts = field(default_factory=ModelArtifacts, init=False, repr=False, compare=False)

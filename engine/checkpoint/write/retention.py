@@ -33,22 +33,23 @@ R = TypeVar("R", bound=Retainable)
 class Keep:
     """Which checkpoints stay on disk.
 
-    A checkpoint stays if any field selects it. If no field is set, all checkpoints stay. The newest checkpoint always
-    stays. So does the checkpoint that `load_best_model_at_end` loads.
+    A checkpoint stays if at least one field selects this checkpoint. If no field is set, all checkpoints stay. The
+    newest checkpoint always stays. The checkpoint that `load_best_model_at_end` loads also always stays.
     """
 
     last: int | None = None
-    """Keep this many of the newest."""
+    """The number of newest checkpoints to keep."""
     best: int = 0
-    """Keep this many of the best, by the metric that chooses the best model, measured at the step of the checkpoint."""
+    """The number of best checkpoints to keep, by the metric of the best model. If no evaluation measures the metric at
+    the step of a checkpoint, `best` does not select this checkpoint."""
     multiples: int | None = None
-    """Keep every checkpoint with a step that is a multiple of this number, permanently."""
+    """Keep each checkpoint with a step number that is a multiple of this number. These checkpoints always stay."""
     total: int | None = None
     """Add the newest checkpoints until this many stay. Checkpoints that stay for another reason are counted, and they
     stay even if they are more than this number."""
     minutes: float | None = None
-    """Keep one checkpoint per this many minutes of training, permanently: the first one at or after the end of each
-    interval."""
+    """The length of an interval in minutes of training. The first checkpoint at or after the end of each interval
+    always stays."""
 
     def __post_init__(self) -> None:
         for name in ("last", "multiples", "total"):
