@@ -23,7 +23,9 @@ from ..optim.build import (
 from ..optim.closures import closure_refusal
 from ..optim.extra_parameters import ExtraParameters
 from ..optim.group_rates import with_own_rates
+from ..optim.low_bit import sharding_refusal, share_rounding_noise
 from ..optim.schedules import get_scheduler
+from ..run import Run
 from .base import TrainerBase
 from .overrides import is_overridden
 
@@ -213,7 +215,10 @@ class OptimizerMethods(TrainerBase):
 
         def create() -> Any:
             calls.append(None)
-            return self._create_complete_optimizer()
+            created = self._create_complete_optimizer()
+            if refusal := sharding_refusal(run.optimizer if created is None else created, _sharded_by(run)):
+                raise ArgumentError(refusal)
+            return created
 
         run.optimizer = run.seams.make_optimizer(create)
         module = module_of(self.criterion or self.compute_loss_func)
@@ -221,6 +226,7 @@ class OptimizerMethods(TrainerBase):
             raise ArgumentError(_updates_the_model_only(run.seams.filled_by("make_optimizer"), module))
         if not run.seams.filled_by("step") and (refusal := closure_refusal(run.optimizer)):
             raise ArgumentError(refusal)
+        share_rounding_noise(run.optimizer, self.args.seed, lambda: run.state.global_step)
         self._keep_extra_parameters()
         if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
             raise ArgumentError(
@@ -300,6 +306,11 @@ class OptimizerMethods(TrainerBase):
             return self.run.lr_scheduler  # an override of `create_scheduler` may return nothing
 
         self.run.lr_scheduler = self.run.seams.make_schedule(create)
+
+
+def _sharded_by(run: Run) -> str:
+    """Return the id of the callback that shards the weights or the optimizer state; empty if none does."""
+    return run.seams.filled_by("optimizer_state") or run.seams.filled_by("model_state")
 
 
 def _updates_the_model_only(owner: str, module: nn.Module) -> str:

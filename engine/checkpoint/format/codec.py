@@ -16,12 +16,15 @@ import torch
 from ....events.errors import CheckpointError
 from .folder import CheckpointFolder
 from .layout import arranged, stride_to_store
-from .sharded import StoredTensor, as_tensor, has_sharded_tensors, open_tensors
+from .sharded import StoredTensor, as_tensor, has_sharded_tensors, is_split, open_tensors
+from .subclasses import consists_of_tensors, put_together, taken_apart
 from .tensor_cache import TensorCache
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
 _STRIDE = "stride"
 """Metadata next to `_TENSOR`: the stride of a tensor that is not contiguous. The file holds the values contiguously."""
+_CLASS = "__class__"
+"""The class of a tensor that consists of other tensors. The keys next to it have these tensors, and its attributes."""
 _SKELETON = "trainbus_skeleton"
 
 
@@ -92,6 +95,10 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
             kind = "a quantized tensor" if value.is_quantized else f"a tensor of the layout {value.layout}"
             kind = "a tensor without values" if value.is_meta else kind
             raise CheckpointError(f"{where} is {kind}, which a checkpoint cannot hold. Use a dense tensor.")
+        if consists_of_tensors(value) and not is_split(value):
+            kind, parts, attributes = taken_apart(value, where)
+            encoded = {name: _encode(part, tensors, f"{where}.{name}") for name, part in parts.items()}
+            return {_CLASS: kind, "parts": encoded, "attributes": attributes}
         key = str(len(tensors))
         tensors[key] = value.detach()
         stride = stride_to_store(value)
@@ -131,6 +138,9 @@ def _decode(value: Any, tensors: dict[str, Any]) -> Any:
         return value
     if _TENSOR in value:
         return _with_stride(tensors[value[_TENSOR]], value.get(_STRIDE))
+    if _CLASS in value:
+        parts = {name: as_tensor(_decode(part, tensors)) for name, part in value["parts"].items()}
+        return put_together(value[_CLASS], parts, value["attributes"])
     if _ARRAY in value:
         return as_tensor(tensors[value[_ARRAY]]).numpy().astype(value["dtype"])
     if _TUPLE in value:

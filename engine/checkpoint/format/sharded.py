@@ -23,6 +23,7 @@ from torch.nn import parameter
 from ....events.errors import CheckpointError
 from .folder import CheckpointFolder
 from .layout import arranged, dense_stride
+from .subclasses import consists_of_tensors
 
 Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 
@@ -267,7 +268,7 @@ def fitted(value: Any, like: Any) -> Any:
     If `like` is sharded, the result holds the shard of this rank. Otherwise it is the whole tensor. Values that are not
     tensors, and tensors of another shape than `like`, are returned whole, with their own layout.
     """
-    tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value)
+    tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and not consists_of_tensors(value)
     if not tensor or not isinstance(like, torch.Tensor) or value.shape != like.shape:
         return as_tensor(value)
     if not is_split(like):
