@@ -31,12 +31,13 @@ ProgressCallback = Progress
 
 
 class DefaultFlowCallback(Callback):
-    """Decides when to log, evaluate, save and stop, from the arguments.
+    """Decides from the training arguments when to log, evaluate, save and stop.
 
-    By default four other callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If the list of
-    callbacks has a `DefaultFlowCallback` or a subclass, this callback makes the decisions. `Log`, `Evaluate` and
-    `Checkpoint` then only do the work. `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all
-    five callbacks. The run then logs, evaluates, saves and stops early only if another callback requests it.
+    By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
+    `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or a subclass, this callback makes the
+    decisions, and `Log`, `Evaluate` and `Checkpoint` only do the requested work.
+    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all these callbacks. After that, only the
+    requests of other callbacks start a log, an evaluation or a save, or stop the run early.
     """
 
     previews = True
@@ -121,22 +122,23 @@ class ExportableState:
 class EarlyStoppingCallback(ExportableState, Callback):
     """Stops training when `metric_for_best_model` stops improving.
 
-    It has the name and the arguments of transformers' callback.
+    The callback of transformers has the same name and the same arguments.
 
-    The callback reads the training arguments `metric_for_best_model` and `greater_is_better`. trainbus also has
-    `EarlyStopping("eval_loss", patience=3)`, which needs no training arguments. A subclass of this callback may
-    override `check_metric_value` to change the rule, or `on_evaluate` to make the whole decision.
+    The callback reads the training arguments `metric_for_best_model` and `greater_is_better`. The callback
+    `EarlyStopping("eval_loss", patience=3)` of trainbus does not read these arguments, because its fields set the
+    metric. A subclass of `EarlyStoppingCallback` may override `check_metric_value` to change the rule, or `on_evaluate`
+    to make the whole decision.
 
     Raises:
-        ArgumentError: if the arguments set no `metric_for_best_model`.
+        ArgumentError: if the training argument `metric_for_best_model` is not set.
     """
 
     previews = True
 
     early_stopping_patience: int = 1
-    """The number of evaluations without improvement after which training stops."""
+    """Training stops after this many consecutive evaluations without improvement."""
     early_stopping_threshold: float | None = 0.0
-    """The least difference from the best value that counts as an improvement."""
+    """A value is an improvement if it is better than the best value by more than this difference."""
     early_stopping_patience_counter: int = field(default=0, init=False, repr=False, compare=False)
     """The number of evaluations since the last improvement."""
     _best: float | None = field(default=None, init=False, repr=False, compare=False)

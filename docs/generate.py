@@ -342,17 +342,19 @@ def _callbacks() -> list[str]:
         "# Callbacks",
         "Add a feature to a training: import a callback from `trainbus`, and pass it in `Trainer(callbacks=[...])`.",
         _fenced("python", _CALLBACKS_EXAMPLE),
-        "To write your own, see [writing callbacks](writing_callbacks.md).",
+        "To write your own callback, see [writing callbacks](writing_callbacks.md).",
         "## Find a callback",
         _tasks(found),
         "## How to read an entry",
-        "- **Default callback.** The Trainer builds this callback itself, if the training arguments need it. Pass your "
-        "own instance to replace it. The training arguments that configure it are listed.\n"
-        "- **Fields.** Pass them to the constructor. The run sets the fields that are marked *set by the run*.\n"
+        "- **Default callback.** The Trainer builds this callback if the training arguments need it. To replace the "
+        "callback of the Trainer, pass your own instance.\n"
+        "- **Training arguments.** The training arguments that configure the callback.\n"
+        "- **Field.** A field of the callback. You can pass the field to the constructor. If the column *Default* says "
+        "*set by the run*, you cannot pass the field, because the run sets it.\n"
         "- **Handles.** The [events](events.md) that the callback handles. The stage of each handler is in "
-        "parentheses. [Stages](writing_callbacks.md#stages) decide the order of handlers. Within a stage, the order of "
-        "the list decides.",
-        "Every callback also has these class attributes or fields:",
+        "parentheses. [Stages](writing_callbacks.md#stages) decide the order of handlers. By default, handlers of the "
+        "same stage run in the order in which their callbacks were attached.",
+        "Every callback also has these attributes:",
         _table(("Attribute", "Meaning"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
         *(_callback(cls, extras.get(cls.__name__, "")) for cls in found),
         "# Values that callbacks take",

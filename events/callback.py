@@ -39,13 +39,13 @@ class Callback(EventMethods):
     """Ids of callbacks of the same stage. The handlers of this callback run after theirs."""
     on_error: str = "raise"
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
-    `quarantine(after=3)` or `retry(3, then='warn')`."""
+    `quarantine(after=3)` (detach at the third error) or `retry(3, then='warn')` (retry, then warn)."""
     budget: str | None = None
-    """The time that the handlers may take per step: a share of the step time such as `2%`, or a time such as `200us`.
-    None: no limit."""
+    """The longest time that the handlers may take per step. The value is a share of the step time such as `2%`, or a
+    time such as `200us`. None: no limit."""
     over_budget: str = "warn"
-    """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call it at fewer steps).
-    `thin` needs a callback whose handlers run in REPORT."""
+    """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call the handlers at
+    fewer steps). `thin` needs a callback whose handlers run in REPORT."""
     local: ClassVar[bool] = False
     """Whether the callback decides from a value that only one rank knows, such as a clock, a signal or a file."""
     previews: ClassVar[bool] = False

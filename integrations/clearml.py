@@ -43,15 +43,21 @@ class ClearMLSession(ServiceSession):
 class ClearML(ServiceTracker):
     """Reports to one ClearML task. A resumed training continues the task.
 
-    Set `report_to="clearml"`, or add `ClearML("demo", offline=True)` to the callbacks. Offline, each session writes an
-    archive for `clearml-task-import`, and a resumed training is a separate task. If your program already opened a task,
-    the callback uses this task and leaves it open.
+    Set `report_to="clearml"`, or add `ClearML("demo", offline=True)` to the callbacks. With `offline=True`, each
+    session writes an archive for `clearml-task-import`, and a resumed training is a separate task. If your program
+    already opened a task, the callback uses this task, and does not close it.
     """
 
     service: ClassVar[str] = "ClearML"
 
+    project: str | None = None
+    """The project. Default: `trainbus`."""
+    name: str | None = None
+    """The name of the task. Default: `args.run_name`. If this argument is not set: `trainbus`."""
+
     offline: bool = field(default=False, kw_only=True)
-    """Write to this machine only. `CLEARML_OFFLINE_MODE=1` does the same."""
+    """True: write to this machine, and send nothing to the service. The environment variable `CLEARML_OFFLINE_MODE=1`
+    has the same effect."""
 
     def new_id(self, run: Run) -> str:
         return ""  # the service makes it

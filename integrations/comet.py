@@ -35,15 +35,16 @@ class CometSession(ServiceSession):
 class Comet(ServiceTracker):
     """Reports to one Comet experiment. A resumed training reports to the same experiment.
 
-    Set `report_to="comet"`, or add `Comet("demo", online=False)` to the callbacks. Offline, each session writes an
-    archive, and Comet prints the `comet upload` command. If your program already opened an experiment, the callback
-    uses this experiment and leaves it open.
+    Set `report_to="comet"`, or add `Comet("demo", online=False)` to the callbacks. With `online=False`, each session
+    writes an archive, and Comet prints the command `comet upload` for this archive. If your program already opened an
+    experiment, the callback uses this experiment, and does not close it.
     """
 
     service: ClassVar[str] = "Comet"
 
     online: bool | None = field(default=None, kw_only=True)
-    """Whether to upload. Default: Comet's setting, `COMET_START_ONLINE`, else True."""
+    """Whether to upload to Comet. Default: the value of Comet's setting `COMET_START_ONLINE`. If it is not set:
+    True."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         active = comet_ml.get_running_experiment()

@@ -32,20 +32,22 @@ def architecture(model: Any) -> str:
 
 @dataclass
 class Liger(Callback):
-    """Replaces layers of the model with the faster kernels of liger-kernel before training.
+    """Before training, replaces layers of the model with faster kernels of the package liger-kernel.
 
-    `use_liger_kernel=True` adds this callback. To choose kernels, add `Liger({"rope": True})` to the callbacks. A
-    model does not change if there are no kernels for its architecture. The model keeps the kernels after the run.
+    Set `use_liger_kernel=True` in the arguments. To choose kernels, add `Liger({"rope": True})` to the callbacks
+    instead. If liger-kernel has no kernels for the architecture of the model, the model does not change. After the run,
+    the model still has the kernels.
 
     Raises:
-        ModelError: for a model that is not a transformers model.
+        ModelError: if the model is not a transformers model.
     """
 
     stage = Stage.PREPARE
     arguments = ("use_liger_kernel", "liger_kernel_config")
 
     kernels: dict[str, bool] = field(default_factory=dict)
-    """The kernels to use or to leave out, such as `{"rope": True}`. For all others, the package decides."""
+    """A dict that maps the name of a kernel to True (use the kernel) or False. For kernels without an entry,
+    liger-kernel decides."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Liger | None:

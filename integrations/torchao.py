@@ -116,32 +116,32 @@ class Float8(Callback):
 
     In forward and backward, each layer scales its inputs, weights and gradients, and rounds them to 8-bit floating
     point. GPUs of compute capability 8.9 or later, such as the H100, multiply such matrices about twice as fast as
-    matrices of bfloat16. Add `Compile()`, so that scaling and rounding become part of other kernels. The weights, their
-    gradients and the optimizer state keep their precision, and so do the activations that the model stores.
+    matrices of bfloat16. Also add `Compile()`, so that the scaling and the rounding become part of other kernels.
+    Weights, gradients, optimizer state and stored activations keep their precision.
 
-    The callback changes no module, name or weight. Checkpoints, copies and pickles of the model are the same as without
-    it, and a run may resume with or without it. Evaluations during the training compute in float8. After the training,
-    and in evaluations outside of it, the layers compute in the usual precision.
+    The callback changes no module, name or weight. With and without the callback, checkpoints, copies and pickles of
+    the model are the same, so a run may resume with or without the callback. Evaluations during the training compute in
+    float8. After the training, and in evaluations outside of the training, the layers compute in the usual precision.
 
     Raises:
-        ArgumentError: for an unknown recipe, for a device that does not multiply float8 matrices, or with DeepSpeed or
-            fairscale's FSDP.
+        ArgumentError: if the recipe is unknown, if the device does not multiply float8 matrices, or if the run uses
+            DeepSpeed or fairscale's FSDP.
         ModelError: if no layer can be converted, or if an entry of `skip` matches no linear layer.
     """
 
     stage = Stage.PREPARE
 
     recipe: Recipe = "tensorwise"
-    """How values are scaled before they are rounded. `tensorwise` has one scale per matrix and is the fastest,
-    `rowwise` has one per row and is more exact. `rowwise_with_gw_hp` also computes the gradients of the weights in the
-    usual precision, and is the most exact."""
+    """How values are scaled before they are rounded. `tensorwise` has one scale per matrix, and is the fastest recipe.
+    `rowwise` has one scale per row, and is more exact. `rowwise_with_gw_hp` has one scale per row, computes the
+    gradients of the weights in the usual precision, and is the most exact recipe."""
     skip: tuple[str, ...] = USUAL
-    """The layers that stay in the usual precision: names of modules, or parts of names, with `*` for any characters.
-    An entry also stands for the layers inside of a module. Default: output layers and adapters. Layers with a size that
-    is not a multiple of 16 stay as well."""
+    """The layers that stay in the usual precision. Pass names of modules, or parts of names. `*` stands for any
+    characters. If an entry names a module, all layers in this module stay. Default: output layers and adapters. Layers
+    with a size that is not a multiple of 16 always stay in the usual precision."""
     emulate: bool = False
-    """Whether to round to float8 and then multiply in float32. This runs on any device and is slower than the usual
-    precision. It is for tests."""
+    """True: round to float8, and multiply in float32. Use it for tests. It works on every device, and is slower than
+    the usual precision."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -44,11 +44,12 @@ SAVE_ERRORS = ("raise", "warn")
 class Checkpoint(Cadence):
     """Writes everything that a run needs to resume, as `<output_dir>/checkpoint-<step>`.
 
-    Every trainer has one, which the arguments configure. Add one to the callbacks for a trigger or a retention policy
-    that the arguments cannot express: `Checkpoint(every("10min") | at_end(), keep=Keep(last=2, best=1))`.
+    Every trainer has this callback, and the training arguments configure it. If you need a trigger or a retention
+    policy that the arguments cannot express, add the callback yourself: `Checkpoint(every("10min") | at_end(),
+    keep=Keep(last=2, best=1))`.
 
     Raises:
-        ArgumentError: for an unknown `on_save_error`.
+        ArgumentError: if `on_save_error` is unknown.
         CheckpointError: if a checkpoint cannot be written and `on_save_error` is `raise`.
     """
 
@@ -58,16 +59,17 @@ class Checkpoint(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
     """When to save. Default: every 500 steps and at the end."""
     keep: Keep = field(default_factory=Keep)
-    """The retention policy: which checkpoints stay. Default: all."""
+    """The retention policy, which says which checkpoints stay. Default: all checkpoints stay."""
     on_save_error: str = "raise"
-    """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
+    """The action when a checkpoint cannot be written. `raise` ends the run. `warn` logs a warning and continues
+    training."""
     async_save: bool = True
-    """Copy the checkpoint to host memory and write it on a thread while training continues. Training still waits for
-    the write in two cases: if a callback handles `on_save`, and if the model cannot be written from a copy. For
-    handlers of `on_commit`, which also run after the write, training does not wait. One checkpoint is written at a
-    time."""
+    """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
+    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. Handlers
+    of `on_commit` also run after the write. They do not make training wait for the write. The thread writes one
+    checkpoint at a time."""
     link_unchanged: bool = False
-    """Store a file that did not change since the last checkpoint as a hard link to the file there."""
+    """True: if a file is the same as in the previous checkpoint, store a hard link to the file of that checkpoint."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)

@@ -29,18 +29,18 @@ _TOLD = "trainbus tell: "
 
 @dataclass
 class ControlFile(Callback):
-    """Serves the requests of `trainbus tell`, and raises a flag if a file `save`, `evaluate`, `log` or `stop` exists.
+    """Serves the requests of `trainbus tell`. A file `save`, `evaluate`, `log` or `stop` in the folder raises a flag.
 
-    Request a checkpoint now: `trainbus tell <output_dir> save`, or `touch <output_dir>/save`. The callback acts at the
-    end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks for files. Every
-    trainer has one. To change the folder, add `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
-    A stop also saves the step if the run saves checkpoints.
+    For example, `trainbus tell <output_dir> save` and `touch <output_dir>/save` request a checkpoint. Every trainer has
+    this callback. At the end of a step, rank 0 looks for the files, and all ranks act. The callback deletes each file
+    that it finds, so one file makes one request. If the run saves checkpoints, a request to stop also saves a
+    checkpoint. To use another folder, add `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
     """
 
     local = True
 
     folder: str | None = None
-    """The folder of the files. Default: the output folder."""
+    """The folder in which the callback looks for the files. Default: the output folder."""
     seconds: float = 1.0
     """The shortest time between two checks for the files, in seconds."""
     _next: float = field(default=0.0, init=False, repr=False, compare=False)

@@ -20,22 +20,23 @@ from .log import from_strategy, serves
 
 @dataclass
 class Evaluate(Cadence):
-    """Evaluates when its trigger is due: on the trainer's `eval_dataset`, or on its own dataset.
+    """Evaluates the trainer's `eval_dataset`, or the dataset in the field `dataset`, when `trigger` is due.
 
-    Every trainer has one, which the arguments configure. A run may have several `Evaluate` callbacks, each with its own
-    trigger and dataset. Each additional one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard,
-    name="hard")`.
+    Every trainer has an `Evaluate`, and the training arguments configure it. A run may have several `Evaluate`
+    callbacks with different triggers and datasets. Each additional `Evaluate` needs a `dataset` and a `name`:
+    `Evaluate(every(500), dataset=hard, name="hard")`.
 
-    With `rows`, each evaluation takes the same random rows of each dataset. The evaluation logs the usual metrics, and
-    `eval_loss_ci`: half the width of the 95 % confidence interval of the mean loss. The best model, early stopping and
-    schedules use the metrics of these rows. When the training ends, all rows are evaluated with the final weights. No
-    callback decides from this last evaluation. `trainer.evaluate()` also evaluates all rows.
+    If you set `rows`, each evaluation reads the same random rows of each dataset. The evaluation also logs
+    `eval_loss_ci`, which is half the width of the 95 % confidence interval of the mean loss. `KeepBest`,
+    `EarlyStopping` and `MetricSchedule` read the metrics of these rows. When the training ends, the callback evaluates
+    all rows with the final weights. These three callbacks ignore the metrics of this last evaluation.
+    `trainer.evaluate()` always evaluates all rows.
 
-    An evaluation that a stop request interrupts is repeated when the run resumes.
+    If a request to stop interrupts an evaluation, the resumed run repeats the whole evaluation.
 
     Raises:
-        ArgumentError: for a `name` without a `dataset`, and if memory cannot hold an evaluation batch. With `rows`: if
-            the number is not a positive whole number, and if a dataset has no length.
+        ArgumentError: if `name` is set without `dataset`, or if an evaluation batch does not fit in memory. Also if
+            `rows` is not a positive whole number, or if `rows` is set and a dataset has no length.
     """
 
     flag = "evaluate"
@@ -46,13 +47,14 @@ class Evaluate(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When to evaluate. Default: at the end of each epoch."""
     on_start: bool = False
-    """Also evaluate before the first step, to find errors in the evaluation early."""
+    """Whether to evaluate before the first step. This finds errors in the evaluation early."""
     dataset: Any = field(default=None, repr=False)
     """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
     name: str = ""
-    """The name of `dataset` in the names of its metrics: `eval_<name>_<metric>`."""
+    """A name for `dataset`. The metrics of this dataset are called `eval_<name>_<metric>`."""
     rows: int | None = field(default=None, kw_only=True)
-    """Evaluate this many random rows of each dataset, drawn with `data_seed` or `seed`. Default: all rows."""
+    """The number of random rows of each dataset to evaluate. `data_seed`, or else `seed`, selects the rows. Default:
+    all rows."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)

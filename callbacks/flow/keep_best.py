@@ -32,12 +32,12 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 class KeepBest(Callback):
     """Tracks the best value of a metric, saves the model with this value, and loads this model when training ends.
 
-    Set `load_best_model_at_end=True`, or add `KeepBest("f1", mode="max")` to the callbacks. When a new best value
-    appears, the callback requests a checkpoint. So the best model is always on disk, for any evaluation and save
-    interval. A run can have only one `KeepBest`.
+    Set `load_best_model_at_end=True`, or add `KeepBest("f1", mode="max")` to the callbacks. If an evaluation gives a
+    new best value, the callback requests a checkpoint. So the best model is always on disk, for all intervals of
+    evaluations and saves. A run can have only one `KeepBest`.
 
     Raises:
-        ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.
+        ArgumentError: if no evaluation measures the metric, or if a second callback chooses the best model.
     """
 
     previews = True
@@ -50,18 +50,18 @@ class KeepBest(Callback):
     )
 
     metric: str = "eval_loss"
-    """The metric. The prefix `eval_` is optional."""
+    """The name of the metric. The prefix `eval_` is optional."""
     mode: Mode | None = None
-    """Whether the lowest (`min`) or the highest (`max`) value is best. Default: `min` for the names of losses and error
-    rates, `max` for other names."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
+    `max`."""
     save: bool = True
-    """Request a checkpoint when a new best value appears."""
+    """Whether to request a checkpoint after a new best value."""
     load_at_end: bool = True
-    """Load the best model when training ends, also if it ends early."""
+    """Whether to load the best model when training ends, also if training ends early."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
-    """Whether a greater value is better. `mode` or the name of the metric decides."""
+    """Whether a greater value is better. `mode`, or else the name of the metric, decides this."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
     _loaded: bool = field(default=False, init=False, repr=False, compare=False)
 

@@ -21,9 +21,10 @@ NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
-    Every trainer has one. The model can then pad batches, and a reloaded model stops generation at the tokenizer's end
-    token. If the tokenizer does not define a token, the configs keep their token. Other end tokens in the configs also
-    stay. A warning names the changed tokens. Without a tokenizer or a config, the callback does nothing.
+    Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
+    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. If
+    the configs have other end tokens, these tokens stay. A warning names the changed tokens. If the run has no
+    tokenizer, or the model has no config, the callback does nothing.
     """
 
     stage = Stage.PREPARE

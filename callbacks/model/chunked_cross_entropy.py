@@ -30,17 +30,18 @@ _WHOLE = "the loss needs the full weights of the output layer. Leave ChunkedCros
 class ChunkedCrossEntropy(Callback):
     """Computes the training loss of a causal language model in chunks of tokens, to save memory.
 
-    The logits of all tokens are often the largest tensor of a step: tokens x vocabulary. This callback passes the
-    hidden states and the output layer to torch's `linear_cross_entropy`, which never holds all logits. Loss and
-    gradients are the same except for rounding. Evaluations and predictions compute all logits, as before.
+    The logits of all tokens are often the largest tensor of a step. Their shape is (tokens, vocabulary). This callback
+    passes the hidden states and the output layer to torch's function `linear_cross_entropy`. This function never holds
+    all logits. With and without the callback, the loss and the gradients are the same except for rounding. Evaluations
+    and predictions still compute all logits.
 
-    The callback needs torch 2.13 or later, and a model of transformers with the usual loss of causal language models.
-    It saves the most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the
-    model. In training, the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output
-    layer and the loss compute in float32, which is more exact and slower. Weights in half precision are refused.
+    The callback needs torch 2.13 or later. It needs a transformers model with the loss `ForCausalLMLoss`. It saves the
+    most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the model. In
+    training, `outputs.logits` of the model is None. With `bf16=True`, the output layer and the loss compute in float32.
+    This is more exact and slower. The callback raises an error if the weights are in half precision.
 
     Raises:
-        ArgumentError: for an earlier version of torch, a `chunk` below 1, or with `label_smoothing_factor`.
+        ArgumentError: if torch is older than 2.13, if `chunk` is below 1, or if `label_smoothing_factor` is set.
         ModelError: if the model has another loss, if its output layer is not an `nn.Linear`, or if code reads or
             changes the logits.
     """
@@ -49,8 +50,8 @@ class ChunkedCrossEntropy(Callback):
     conflicts_with = (Conflict(Capability.SHARDS_MODEL, _WHOLE), Conflict(Capability.DEEPSPEED, _WHOLE))
 
     chunk: int | None = 256
-    """The number of tokens whose logits exist at once. Fewer tokens save more memory, and many small chunks are slow.
-    None: torch chooses."""
+    """The number of tokens in a chunk. Smaller chunks save more memory, but are slower. None: torch chooses the
+    number."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _active: bool = field(default=False, init=False, repr=False, compare=False)
     _used: bool = field(default=False, init=False, repr=False, compare=False)

@@ -29,37 +29,41 @@ BLOCKS = "blocks"
 
 @dataclass
 class Compile(Callback):
-    """Compiles the model with `torch.compile` at its first batch.
+    """Compiles the model with `torch.compile` at the first batch.
 
     Set `torch_compile=True`, or add `Compile(mode="max-autotune")` to the callbacks. The names of the weights do not
     change, so a run with `Compile` resumes a checkpoint of a run without it. After the run the model is no longer
     compiled.
 
-    A model with many equal blocks, such as a transformer, compiles faster block by block: `Compile(regions="blocks")`,
-    or `Compile(regions=(Block,))` with the class of the blocks. The blocks share the compiled code. The code between
-    the blocks is not compiled.
+    If a model has many equal blocks, such as the layers of a transformer, compilation is faster block by block. Use
+    `Compile(regions="blocks")`, or pass the class of the blocks: `Compile(regions=(Block,))`. The blocks share the
+    compiled code. The code between the blocks is not compiled.
 
-    The first step of a session takes longer, because it compiles. The run logs the seconds of this step at level INFO.
-    The first evaluation compiles again, because the model computes without gradients there.
+    The first step of a session takes longer, because the model is compiled in this step. The run logs the seconds of
+    this step at level INFO. In the first evaluation, the model is compiled again, because an evaluation computes no
+    gradients.
 
     Raises:
-        ArgumentError: for an unknown backend, mode or text in `regions`.
-        ModelError: if the model has no module of a class in `regions`, or no blocks that the callback can find.
+        ArgumentError: if the backend, the mode or a text in `regions` is unknown.
+        ModelError: if the model has no module of a class in `regions`, or if the callback finds no blocks for
+            `"blocks"`.
     """
 
     stage = Stage.PREPARE
     arguments = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 
     backend: str = "inductor"
-    """The backend: a name in `torch.compiler.list_backends()`. `eager` and `aot_eager` are for finding errors."""
+    """A name in `torch.compiler.list_backends()`. To find errors, use `eager` or `aot_eager`."""
     mode: str | None = None
-    """`default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. Only for `inductor`."""
+    """The mode: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. Only the backend
+    `inductor` has modes."""
     dynamic: bool | None = None
-    """Whether to compile for dynamic shapes, so that a new shape needs no new compilation. None: PyTorch decides."""
+    """Whether to compile for dynamic shapes. Then inputs of a new shape need no new compilation. None: PyTorch
+    decides."""
     regions: Kinds | str = ()
-    """The modules to compile, each by itself: their classes, or the names of these classes. `"blocks"` stands for the
-    classes in `_no_split_modules` of a transformers model, or for the members of the outermost `nn.ModuleList`s.
-    Default: the whole model."""
+    """The classes of the modules to compile, or the names of these classes. Each such module is compiled separately.
+    Default: the whole model. The value `"blocks"` selects the blocks of the model. These are the modules of the classes
+    in `_no_split_modules` of a transformers model, or else the members of the outermost `nn.ModuleList`s."""
     _before: list[tuple[nn.Module, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warm: bool = field(default=False, init=False, repr=False, compare=False)
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)

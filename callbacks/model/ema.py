@@ -15,18 +15,19 @@ from .averaged_weights import at_least_float32 as at_least_float32
 
 @dataclass
 class EMA(AveragedWeights):
-    """Averages the weights: after each update it computes average = decay * average + (1 - decay) * weights.
+    """Averages the weights. After each update, the average becomes decay * average + (1 - decay) * weights.
 
-    Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the weights during
-    evaluations, in the model file of checkpoints, and after training. Checkpoints also hold the trained weights, so a
-    resumed run continues with the trained weights. The average is float32 or wider.
+    Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the trained weights
+    during evaluations, in the model file of checkpoints, and after training. The callback state in checkpoints has the
+    trained weights, so a resumed run continues with them. The dtype of the average is float32 or wider.
 
     Raises:
-        ArgumentError: for a decay outside of [0, 1), `every` below 1, or a second EMA in the run.
+        ArgumentError: if `decay` is outside of [0, 1), if `every` is below 1, or if the run has a second callback that
+            averages the weights.
     """
 
     decay: float = 0.999
-    """The weight of the old average at each update, in [0, 1)."""
+    """The factor of the old average at each update, in [0, 1)."""
     every: int = 1
     """The number of steps between two updates of the average."""
     id: str | None = None

@@ -12,11 +12,11 @@ from ...events.stages import Stage, order
 
 @dataclass
 class ExportModel(Callback):
-    """Writes the trained model as `<output_dir>/export/model.pt2`, which PyTorch runs without the model's code.
+    """Writes the trained model to `<output_dir>/export/model.pt2`. PyTorch runs this file without the model's code.
 
-    Set `do_export=True` in the arguments to use it. The export happens at the end of training. With
-    `load_best_model_at_end`, it exports the best model. Load the file with `torch.export.load(path).module()`.
-    `trainer.export_model()` exports without training.
+    Set `do_export=True` in the arguments to use it. The callback writes the file at the end of training. With
+    `load_best_model_at_end=True`, the file has the best model. Load the file with `torch.export.load(path).module()`.
+    To write the file without training, call `trainer.export_model()`.
 
     Raises:
         ModelError: if the model cannot be traced, or if its weights are sharded.

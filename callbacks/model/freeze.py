@@ -38,25 +38,26 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
 
 @dataclass
 class Freeze(Callback):
-    """Freezes parameters until a trigger is due, or for the whole run.
+    """Freezes parameters until the trigger `until` is due, or for the whole run.
 
-    Frozen parameters get no gradient, so they get no update and no weight decay. The optimizer holds them from the
-    start, so one schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had
-    before the run. The patterns match parameters of the model. To freeze parameters of a loss module, call
-    `requires_grad_(False)`.
+    Frozen parameters get no gradient, no update and no weight decay. The optimizer holds the frozen parameters from the
+    start of the run, so one schedule applies to all parameters. After the run, each parameter has the `requires_grad`
+    that it had before the run. The patterns match parameters of the model. To freeze parameters of a loss module, call
+    the method `requires_grad_(False)` of these parameters.
 
         Freeze("encoder")                                    # the whole run
-        Freeze("encoder", until=at(500))                     # train the head first, then all
-        Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))
+        Freeze("encoder", until=at(500))                     # train the head for 500 steps, then all weights
+        Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))  # freeze in epoch 1
 
     Raises:
-        ModelError: for a pattern that matches no parameter, and if no parameter is left to train.
+        ModelError: if a pattern matches no parameter, or if all parameters are frozen.
     """
 
     patterns: str | tuple[str, ...] = ()
-    """The parameters to freeze: one or several prefixes of parameter names, or regular expressions."""
+    """The parameters to freeze. Pass one or several prefixes of parameter names, or regular expressions for the start
+    of parameter names."""
     until: Trigger = field(default_factory=never)
-    """When to unfreeze, at the end of a step or epoch. Default: never."""
+    """When to unfreeze the parameters, at the end of a step or epoch. Default: never."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     thawed: bool = field(default=False, init=False)

@@ -23,24 +23,25 @@ from .forwards import recomputed, replace_forward
 class GradientCheckpointing(Callback):
     """Recomputes activations in the backward pass, to save memory.
 
-    Set `gradient_checkpointing=True` in the arguments to use it. If the model has a method
-    `gradient_checkpointing_enable` or `activation_checkpointing_enable`, the callback calls this method. Models of
-    transformers have such a method. If checkpointing is already enabled on such a model, the callback changes nothing.
-    For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. The callback then
-    wraps the blocks and calls no method of the model.
+    Set `gradient_checkpointing=True` in the arguments to use it. The callback calls the method
+    `gradient_checkpointing_enable` or `activation_checkpointing_enable` of the model. Models of transformers have such
+    a method. If your program already enabled checkpointing on the model, the callback changes nothing. If the model has
+    no such method, name the classes of the blocks: `GradientCheckpointing(blocks=(Block,))`. With `blocks`, the
+    callback wraps these blocks, and calls no method of the model.
 
     Raises:
-        ModelError: if `blocks` is empty and the model has no such method, or if `blocks` names a class that no module
-            of the model has.
+        ModelError: if `blocks` is empty and the model has neither method, or if the model has no module of a class in
+            `blocks`.
     """
 
     stage = Stage.PREPARE
     arguments = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 
     options: dict[str, Any] = field(default_factory=dict)
-    """Options for `torch.utils.checkpoint.checkpoint`, or for the method of the model."""
+    """Options for the method of the model. With `blocks`: options for `torch.utils.checkpoint.checkpoint`."""
     blocks: Kinds = ()
-    """The classes of the modules to recompute, or the names of these classes. Default: the model chooses."""
+    """The classes of the modules to recompute, or the names of these classes. Default: the model chooses the
+    modules."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod

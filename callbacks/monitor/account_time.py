@@ -13,9 +13,9 @@ from ...events.stages import Stage
 
 @dataclass
 class AccountTime(Callback):
-    """Collects the median step times of all ranks when training ends, for `trainer.costs()`.
+    """At the end of training, collects the median step times of all ranks, for `trainer.costs()`.
 
-    Every trainer has one. It does nothing in a step.
+    Every trainer has this callback. The callback does nothing in a step.
     """
 
     stage = Stage.PREPARE

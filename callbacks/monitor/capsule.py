@@ -32,17 +32,18 @@ _SHARDED = "its weights are spread over the ranks. Train with DDP, or on one pro
 
 @dataclass
 class Capsule(Callback):
-    """Writes a capsule of a step that fails: the batches of the step, and the weights and RNG states from before it.
+    """If a step fails, writes a capsule with its batches, and with the weights and RNG states from before the step.
 
-    A step fails if its loss or its gradient norm is not finite or much larger than usual. It also fails if its forward
-    or backward raises an error. `trainbus rerun CAPSULE` repeats exactly this step and names the first module or
-    gradient that is not finite.
+    A step fails if its loss or its gradient norm is not finite, or is much larger than usual. A step also fails if its
+    forward or backward raises an error. `trainbus rerun CAPSULE` repeats exactly the failed step, and names the first
+    module or gradient that is not finite.
 
-    On a CPU, every trainer has an automatic `Capsule`. `capsule=False` turns it off. `capsule=True`, or `Capsule()` in
-    the list of callbacks, turns it on for every device and every step. The callback reads the loss of each step. On a
-    CPU this takes about 40 microseconds. On a GPU, each step then waits for the device.
+    On a CPU, every trainer has an automatic `Capsule`. The argument `capsule=False` removes this callback. The argument
+    `capsule=True`, or `Capsule()` in the list of callbacks, adds a `Capsule` that works on every device and in every
+    step. The callback reads the loss of each step. On a CPU, this takes about 40 microseconds per step. On a GPU, each
+    step waits for the device, because the callback reads the loss.
 
-    A capsule does not change the training. The callback writes it before the optimizer updates the weights. Each rank
+    The callback does not change the training. It writes the capsule before the optimizer updates the weights. Each rank
     writes its own capsule.
 
     Raises:
@@ -61,18 +62,19 @@ class Capsule(Callback):
     )
 
     spike: float = 10.0
-    """A step fails if its loss or its gradient norm is more than this many times the median of the last 50 steps."""
+    """A step fails if its loss or gradient norm is more than this many times the median of the 50 previous steps."""
     limit: int = 2
-    """The largest number of capsules in the output folder, for each rank. New capsules replace only those of earlier
-    sessions. A session that wrote this number of capsules writes no more. If consecutive steps fail, only the first of
+    """The largest number of capsules in the output folder, for each rank. New capsules replace only capsules of earlier
+    sessions. After this number of capsules, a session writes no more. If consecutive steps fail, only the first of
     these steps gets a capsule."""
     max_gigabytes: float = 8.0
-    """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
+    """The largest size of the weights and batches of a capsule, in units of 10^9 bytes. The callback does not write a
+    larger capsule. In the automatic callback of a trainer, the value is 1."""
     automatic: bool = False
-    """Whether the callback works only where it costs little: on a CPU, outside of a hyperparameter search, without
-    sharding. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20 steps. For an
-    automatic callback, a loss or gradient norm is a spike only if it is also above its median over the first 10
-    steps."""
+    """True: work on a CPU only. Do nothing with sharded weights, `OptimizerInBackward`, `auto_find_batch_size` or
+    hyperparameter search. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20
+    steps. For an automatic callback, a loss or gradient norm is a spike only if it is also above its median over the
+    first 10 steps."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)

@@ -19,18 +19,18 @@ _TURNED_OFF: list[int] = []
 
 @dataclass
 class CollectGarbage(Callback):
-    """Turns Python's automatic garbage collection off during training, and collects when its trigger is due.
+    """Turns Python's automatic garbage collection off during training, and collects garbage when `trigger` is due.
 
-    An automatic collection may happen in any step, and takes longer the more objects a program has. On several ranks,
-    the ranks collect in different steps, and all ranks wait for the slowest one. With this callback, all ranks collect
-    at the end of the same steps: `CollectGarbage(every(500))`.
+    An automatic collection may happen in any step. The time of a collection grows with the number of objects in the
+    program. On several ranks, automatic collections happen in different steps on each rank, and all ranks wait for the
+    rank that collects. With `CollectGarbage(every(500))`, all ranks collect at the end of the same steps.
 
-    Objects in reference cycles use memory until the next collection. Most objects are freed at once, as before. At the
-    end of the session, also after an error, the collector is as it was before. Data workers that the session starts
-    collect automatically.
+    Objects in reference cycles use memory until the next collection. All other objects are freed immediately, with and
+    without the callback. When the session ends, also with an error, the callback restores the earlier setting of
+    automatic collection. In data workers, automatic collection stays on.
 
     Raises:
-        ArgumentError: for another value than a trigger. On several ranks, for a trigger that reads the clock.
+        ArgumentError: if `trigger` is not a trigger, or if there are several ranks and `trigger` reads the clock.
     """
 
     stage = Stage.RELEASE
@@ -38,8 +38,9 @@ class CollectGarbage(Callback):
     trigger: Trigger = field(default_factory=lambda: every(100))
     """When to collect, at the end of a step or epoch. Default: every 100 steps."""
     freeze: bool = True
-    """Whether collections skip the objects that exist when training begins (`gc.freeze`). After the session, the
-    collector looks at these objects again. If the program itself froze objects, the callback freezes none."""
+    """Whether collections skip the objects that exist when training begins (`gc.freeze`). After the session,
+    collections include these objects again. If your program called `gc.freeze` earlier, the callback freezes no
+    objects."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _off: bool = field(default=False, init=False, repr=False, compare=False)
     _froze: bool = field(default=False, init=False, repr=False, compare=False)

@@ -14,10 +14,11 @@ from ...events.stages import Stage
 
 @dataclass
 class CountFlops(Callback):
-    """Adds the floating-point operations of each batch to `state.total_flos`. `trainer.floating_point_ops` counts them.
+    """Adds the number of floating-point operations of each batch to `state.total_flos`.
 
-    Every trainer has one. If the model cannot count its operations, the callback stops after the first batch, so it has
-    no cost in later steps. For a model of your own, override `Trainer.floating_point_ops`.
+    Every trainer has this callback. The method `Trainer.floating_point_ops` counts the operations. If the model cannot
+    count its operations, the callback stops after the first batch, so the callback has no cost in later steps. To count
+    the operations of a model of your own, override this method.
     """
 
     stage = Stage.MEASURE

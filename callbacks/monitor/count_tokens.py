@@ -37,21 +37,22 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
 
 @dataclass
 class CountTokens(Callback):
-    """Counts the input tokens of all ranks in `state.num_input_tokens_seen`, and logs their number and speed.
+    """Counts the input tokens of all ranks in `state.num_input_tokens_seen`, and logs this number and the speed.
 
-    Set `include_num_input_tokens_seen=True`, or add `CountTokens("non_padding")` to the callbacks. It adds
+    Set `include_num_input_tokens_seen=True`, or add `CountTokens("non_padding")` to the callbacks. The callback adds
     `num_input_tokens_seen`, `train_runtime` in seconds and `train_tokens_per_second` to the logs of the training. With
-    several ranks it costs one `all_reduce` per batch.
+    several ranks, the callback needs one `all_reduce` per batch.
 
     Raises:
-        ArgumentError: for another value of `which`.
+        ArgumentError: if `which` has another value than `all` and `non_padding`.
     """
 
     stage = Stage.MEASURE
     arguments = ("include_num_input_tokens_seen",)
 
     which: Literal["all", "non_padding"] = "all"
-    """`all` counts padding, `non_padding` does not. The `attention_mask`, or else `pad_token_id`, marks the padding."""
+    """`all` counts padding. `non_padding` does not count padding. The `attention_mask` of a batch marks its padding. In
+    a batch without a mask, tokens with the id `pad_token_id` are padding."""
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 

@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DryBatch(Callback):
-    """Checks a training before its first step, and does not change it. The callback logs its findings as warnings.
+    """Checks a training before its first step. The callback logs each finding as a warning.
 
-    Every trainer has one that reads no sample and calls none of your code. It checks that the optimizer has all
-    trainable parameters, and that the evaluations measure all metrics that callbacks read. This check takes about a
-    microsecond for each parameter tensor.
+    By default, every trainer has a `DryBatch` with `forward=False`, which reads no sample and calls no function of
+    yours. It checks that the optimizer has all trainable parameters, and that the evaluations measure all metrics that
+    callbacks read. This check takes about one microsecond per parameter tensor.
 
-    `dry_batch=True`, or `DryBatch()` in the list of callbacks, also reads the largest batch and runs forward and
-    backward. It prints shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then
-    it restores weights, buffers, modes, attributes, gradients and RNG states. The training is the same, bit for bit,
-    with and without the callback.
+    With `dry_batch=True`, or with `DryBatch()` in the list of callbacks, the callback also reads the largest batch and
+    runs forward and backward. It prints shapes, loss, GPU memory, and the shares of masked labels, padding and
+    truncated samples. After that, the callback restores weights, buffers, modes, attributes, gradients and RNG states.
+    With and without the callback, the training is the same, bit for bit.
 
     Raises:
         ArgumentError: if the largest batch does not fit in memory.
-        DataError: for a label or an input id out of range.
+        DataError: if a label or an input id is out of range.
         NonFiniteError: if the loss of the batch is NaN or infinite.
     """
 
@@ -43,13 +43,14 @@ class DryBatch(Callback):
     arguments = ("dry_batch",)
 
     forward: bool = True
-    """Read the largest batch and run the model on it. False: read no sample and call none of your code."""
+    """True: read the largest batch, and run the model on this batch. False: read no sample, and call no function of
+    yours."""
     silent: bool | None = None
-    """Whether to print no report. True still logs warnings. None: `disable_tqdm` and `log_level` decide."""
+    """True: print no report, but log warnings. False: print the report. None: `disable_tqdm` and `log_level` decide."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)
-    """The result of the check before the last training."""
+    """The result of the most recent check."""
 
     def __post_init__(self) -> None:
         self.on_error = "raise" if self.forward else "warn"

@@ -16,10 +16,11 @@ from ...events.triggers import Moment, Trigger, every
 
 @dataclass
 class EmptyCache(Callback):
-    """Calls `torch.cuda.empty_cache()` when its trigger is due, to reduce fragmentation of GPU memory.
+    """Calls `torch.cuda.empty_cache()` when `trigger` is due, to reduce fragmentation of GPU memory.
 
-    Each call slows training down. Use the callback if training runs out of memory after many steps with batches of
-    varying size: `EmptyCache(every(50))`, or `torch_empty_cache_steps=50`. Without a GPU it does nothing.
+    Each call makes training slower. Use the callback if training runs out of memory after many steps with batches of
+    different sizes. Set `torch_empty_cache_steps=50`, or add `EmptyCache(every(50))` to the callbacks. Without a GPU,
+    the callback does nothing.
     """
 
     stage = Stage.RELEASE

@@ -22,10 +22,11 @@ _COMPARED = ("log", "evaluate", "save", "stop")
 
 @dataclass
 class FollowPlan(DecisionRecorder):
-    """Compares the run with a preview file, and warns at the first log, evaluation, save or stop that differs from it.
+    """Compares the run with a preview file, and warns at the first difference in a log, evaluation, save or stop.
 
-    Set `plan="plan.json"` in the arguments to use it. `trainbus preview PROGRAM --out plan.json` writes the file, and
-    so does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.
+    Set `plan="plan.json"` in the arguments to use it. The command `trainbus preview PROGRAM --out plan.json` writes the
+    file. In a program, call `Path("plan.json").write_text(trainer.preview().to_json())`. The callback does not compare
+    deletions of checkpoints.
 
     Raises:
         ArgumentError: if the file is not a preview.
@@ -34,7 +35,7 @@ class FollowPlan(DecisionRecorder):
     arguments = ("plan",)
 
     path: str = "plan.json"
-    """The file of the preview."""
+    """The path of the preview file."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)

@@ -122,7 +122,8 @@ class RowFile(RowTracker):
     """The class of the open file."""
 
     path: str | None = None
-    """The file. Default: `metrics.jsonl` (`JsonLines`) or `metrics.csv` (`Csv`) in the output folder."""
+    """The path of the file. Default: `metrics.jsonl` for `JsonLines` and `metrics.csv` for `Csv`, in the output
+    folder."""
     _known: str | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -148,11 +149,12 @@ class RowFile(RowTracker):
 
 @dataclass
 class JsonLines(RowFile):
-    """Writes the values that are logged at a step as one line of `metrics.jsonl` in the output folder.
+    """Writes the logged values to the file `metrics.jsonl` in the output folder, with one line per step.
 
-    Set `report_to="jsonl"`, or add `JsonLines()` to the callbacks. The file can be read while training runs:
-    `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. Values that are not finite are the
-    strings `NaN`, `Infinity` and `-Infinity`, because JSON has no such numbers. Images and arrays are left out.
+    Set `report_to="jsonl"`, or add `JsonLines()` to the callbacks. During training, you can read the file:
+    `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. JSON has no NaN and no infinite
+    numbers. The file has the strings `NaN`, `Infinity` and `-Infinity` instead. The callback does not write images and
+    arrays.
     """
 
     service: ClassVar[str] = "JsonLines"
@@ -162,10 +164,10 @@ class JsonLines(RowFile):
 
 @dataclass
 class Csv(RowFile):
-    """Writes the values that are logged at a step as one line of `metrics.csv` in the output folder.
+    """Writes the logged values to the file `metrics.csv` in the output folder, with one line per step.
 
-    Set `report_to="csv"`, or add `Csv()` to the callbacks. The file has one column per name, and an empty cell where a
-    row has no value. `pandas.read_csv` reads it while training runs.
+    Set `report_to="csv"`, or add `Csv()` to the callbacks. The file has one column per name. If a step has no value for
+    a name, the cell is empty. `pandas.read_csv` can read the file during training.
     """
 
     service: ClassVar[str] = "Csv"

@@ -22,10 +22,11 @@ _DEEPSPEED = Conflict(
 
 @dataclass
 class ClipByValue(Callback):
-    """Limits each element of the gradients to [-limit, limit] before each update.
+    """Limits each element of the gradients to [-limit, limit] before each update of the weights.
 
-    It runs before the clipping by norm. Set `max_grad_norm=0` to clip by value only, as Lightning does with
-    `gradient_clip_algorithm="value"`. The logged norm is the norm after this clipping.
+    The callback clips before the clipping by norm. To clip by value only, set `max_grad_norm=0`. Lightning's
+    `gradient_clip_algorithm="value"` also clips by value only. The logged gradient norm is measured after the clipping
+    by value.
 
     Raises:
         ArgumentError: if the limit is not above 0.
@@ -35,7 +36,7 @@ class ClipByValue(Callback):
     conflicts_with = (_DEEPSPEED,)
 
     limit: float = 1.0
-    """The largest magnitude of an element."""
+    """The largest absolute value of an element."""
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
@@ -51,10 +52,11 @@ class ClipByValue(Callback):
 
 @dataclass
 class ClipAdaptively(Callback):
-    """Limits the norm of the gradient of each unit, such as a row of a matrix, relative to the norm of its weights.
+    """Limits the norm of each row of a gradient, relative to the norm of the weights in this row.
 
-    This is adaptive gradient clipping: norm(gradient) <= factor * max(norm(weight), eps), see arXiv:2102.06171.
-    It runs before the clipping by norm. Set `max_grad_norm=0` to use it alone.
+    A row is one index of the first dimension. A vector is one row. After the clipping, each row has norm(gradient) <=
+    factor * max(norm(weights), eps). The source of this formula is arXiv:2102.06171, adaptive gradient clipping. The
+    callback clips before the clipping by norm. To turn the clipping by norm off, set `max_grad_norm=0`.
 
     Raises:
         ArgumentError: if `factor` or `eps` is not above 0.
@@ -67,9 +69,9 @@ class ClipAdaptively(Callback):
     )
 
     factor: float = 0.01
-    """The largest ratio of the norm of the gradient to the norm of the weights."""
+    """The largest norm of a row of the gradient, divided by the norm of the weights in this row."""
     eps: float = 1e-3
-    """The lowest norm of weights in the formula, so that weights of zero can grow."""
+    """In the formula, a norm of weights below `eps` counts as `eps`. So weights of zero can grow."""
 
     def __post_init__(self) -> None:
         for name in ("factor", "eps"):

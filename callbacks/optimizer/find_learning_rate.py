@@ -49,9 +49,9 @@ def steepest(rates: list[float], losses: list[float]) -> float:
 
 @dataclass
 class FindLearningRate(Callback):
-    """Turns a training into a learning-rate range test: the rate grows exponentially from `start` to `end`.
+    """Turns a training into a learning-rate range test. The learning rate grows exponentially from `start` to `end`.
 
-    Add it to the trainer, call `train()`, read `suggestion`, and remove it:
+    Add the callback to the trainer, call `train()`, remove the callback, and read `suggestion`:
 
         finder = FindLearningRate()
         trainer.add_callback(finder)
@@ -59,12 +59,12 @@ class FindLearningRate(Callback):
         trainer.remove_callback(finder)
         print(finder.suggestion)
 
-    The callback blocks evaluations and checkpoints. At the end it restores the weights of the model and of the
-    criterion.
+    During the test, the callback vetoes evaluations and checkpoints. At the end, it restores the weights that the model
+    and the criterion had before the test.
 
     Raises:
-        ArgumentError: for fields outside of their ranges.
-        NonFiniteError: when you read `suggestion`, if the losses suggest no rate.
+        ArgumentError: if a field is outside of its range.
+        NonFiniteError: when you read `suggestion`, if there are too few losses before the lowest loss.
     """
 
     start: float = 1e-7
@@ -72,11 +72,11 @@ class FindLearningRate(Callback):
     end: float = 10.0
     """The learning rate of the last step."""
     steps: int = 100
-    """The largest number of optimizer steps. If the run has fewer steps, the test ends with the run."""
+    """The largest number of steps of the test. If the run has fewer steps, the test ends with the run."""
     smoothing: float = 0.95
-    """The weight of the old running mean of the losses at each step, in [0, 1)."""
+    """The factor of the old running mean when a new loss is added, in [0, 1). Higher values make `losses` smoother."""
     diverged: float = 4.0
-    """Stop when the smoothed loss is more than this many times its minimum so far."""
+    """The test stops if the smoothed loss is more than this many times the lowest smoothed loss so far."""
     rates: list[float] = field(default_factory=list, init=False)
     """The learning rate of each step so far."""
     losses: list[float] = field(default_factory=list, init=False)

@@ -26,14 +26,15 @@ logger = logging.getLogger(__name__)
 class DataParallel(Callback):
     """Splits each batch over the GPUs of one process. Each GPU computes its part with a copy of the model.
 
-    A trainer has one if the program sees several GPUs and no launcher started it. `torchrun --nproc_per_node=N` starts
-    one rank per GPU instead. This is faster, because no step copies the model, and each GPU has its own Python process.
+    A trainer has this callback if the program sees several GPUs and no launcher started the program. One rank per GPU
+    is faster, because no step copies the model, and each GPU has a Python process. To start one rank per GPU, use
+    `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE
 
     devices: int | None = None
-    """The number of GPUs; None for all visible GPUs."""
+    """The number of GPUs. None: all visible GPUs."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DataParallel | None:

@@ -34,28 +34,28 @@ HOOKS: dict[str, Callable[..., Any]] = {
 class DDP(Callback):
     """Trains with a full replica of the model on each rank, and averages the gradients of all ranks during backward.
 
-    A trainer with several ranks has one, unless the arguments or a callback shard the weights. Start the program with
-    `torchrun --nproc_per_node=N`.
+    A trainer with several ranks has this callback. If the arguments or another callback shard the weights, the trainer
+    does not have it. Start the program with `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 
     find_unused_parameters: bool | None = None
-    """Whether DDP searches for weights that a step does not use. None: True, except if backward recomputes activations
-    or with a PowerSGD hook."""
+    """Whether DDP searches for weights that a step does not use. None: False if backward recomputes activations or
+    `comm_hook` is a PowerSGD hook, else True."""
     bucket_cap_mb: int | None = None
-    """Size of the gradient buckets in MiB; None for torch's default of 25."""
+    """The size of the gradient buckets, in MiB. None: torch's default, 25."""
     broadcast_buffers: bool | None = None
-    """Whether the buffers of rank 0 are copied to all ranks before each forward; None for torch's default, True."""
+    """Whether DDP copies the buffers of rank 0 to all ranks before each forward. None: torch's default, True."""
     static_graph: bool | None = None
-    """Whether every step uses the same weights in the same order; None for torch's default, False."""
+    """Whether every step uses the same weights in the same order. None: torch's default, False."""
     comm_hook: str | Callable[[Any, Any], Any] | None = None
-    """The communication hook: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a function for `register_comm_hook`,
-    which receives None as its state. None sends gradients unchanged."""
+    """A hook that compresses the gradients: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a function for
+    `register_comm_hook`. The function gets None as its state. With `comm_hook=None`, DDP sends gradients unchanged."""
     comm_options: dict[str, Any] = field(default_factory=dict)
     """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. PowerSGD adds the error of its
-    approximation to the gradients of the next step. The error of the last step is lost when a run resumes, and when
+    approximation to the gradients of the next step. The error of the approximation is lost if the run resumes, or if
     weights are frozen or unfrozen."""
     _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -32,32 +32,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FSDP(ShardedModel):
-    """Shards the weights over the ranks, with their gradients and optimizer state (ZeRO stages 2 and 3).
+    """Shards weights, gradients and optimizer state over the ranks (ZeRO stages 2 and 3).
 
     Set `fsdp=True` in the arguments, or add `FSDP()` to the callbacks, and start the program with
     `torchrun --nproc_per_node=N`. FSDP gathers the weights of a block when this block computes. In each step, all ranks
-    must compute with the same blocks, because they gather each block together. Checkpoints hold whole weights. The
-    model stays sharded after the run. Evaluation, saving and further training use the sharded model.
+    must compute with the same blocks, because all ranks gather each block together. Checkpoints hold whole weights.
+    After the run, the model stays sharded, and evaluation, saving and further training use the sharded model.
 
-    The arguments `bf16` and `fp16` have their usual meaning: float32 weights and autocast.
+    With `bf16=True` or `fp16=True`, the weights stay float32 and autocast computes in half precision, as without
+    sharding.
     """
 
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
     capabilities = ShardedModel.capabilities | {Capability.FSDP}
 
     degree: int | None = None
-    """The number of ranks that share one copy of the weights, such as the ranks of one machine; None for all ranks."""
+    """The number of ranks over which one copy of the weights is sharded, such as the ranks of one machine. None: all
+    ranks."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
-    """The dtype of gathered weights and of the computation. None keeps the dtype of the weights. With another dtype,
-    gradients are still reduced in float32."""
+    """The dtype of gathered weights and of the computation: `bf16` or `fp16`. None: the dtype of the weights. With
+    `bf16` or `fp16`, gradients are still reduced in float32."""
     activation_checkpointing: bool = False
-    """Whether backward recomputes the activations of each block instead of keeping them."""
+    """True: backward recomputes the activations of each block, so forward does not store these activations."""
     whole_optimizer: bool = False
-    """Whether a checkpoint has the gathered optimizer state in one file, instead of one file per rank."""
+    """True: a checkpoint has the whole optimizer state in one file. False: a checkpoint has one file per rank."""
     exact: bool | None = None
-    """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. True
-    costs time: each step gathers the gradients once more to compute their norm. With True, the update of a shard by a
-    fused optimizer also has the same rounding as the update of the whole weight."""
+    """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. With
+    True, each step takes longer, because it gathers the gradients once more to compute their norm. With True, the
+    update of a shard by a fused optimizer also has the same rounding as the update of the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -27,14 +27,14 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The modules that are gathered as one unit: their classes, their class names, or their minimum number of weights.
-    Default: the classes that a transformers model names in `_no_split_modules`, else the members of each
-    `nn.ModuleList`. `()` gathers the whole model at once."""
+    """The modules that are gathered as units. Pass classes, names of classes, or the minimum number of weights of such
+    a module. Default: the classes in `_no_split_modules` of a transformers model, or else the members of the outermost
+    `nn.ModuleList`s. With `()`, the whole model is one unit."""
     reshard_after_forward: bool = True
-    """Whether gathered weights are freed between forward and backward (True: stage 3, False: stage 2). Stage 3 saves
-    memory, but gathers the weights a second time for backward."""
+    """Whether gathered weights are freed between forward and backward. True is ZeRO stage 3, False is ZeRO stage 2.
+    Stage 3 saves memory, but gathers the weights a second time for backward."""
     offload: bool = False
-    """Whether weights, gradients and optimizer state are kept in host memory, and updated there."""
+    """True: weights, gradients and optimizer state stay in host memory, and the CPU updates the weights."""
 
     def __post_init__(self) -> None:
         if self.wrap is not None and not isinstance(self.wrap, int):

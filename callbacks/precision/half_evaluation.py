@@ -23,15 +23,15 @@ from .mixed_precision import DTYPES
 
 @dataclass
 class HalfEvaluation(Callback):
-    """Converts weights and buffers to half precision in `evaluate()` and `predict()` outside of training.
+    """Converts weights and buffers to half precision for calls of `evaluate()` and `predict()` outside of training.
 
-    Set `bf16_full_eval=True` or `fp16_full_eval=True`, or add `HalfEvaluation("fp16")` to the callbacks. This halves
-    the memory of the weights. The float32 values move to host memory and return afterwards. Evaluations during training
-    keep float32. The callback also converts float32 inputs of the model, except labels. The callback does not work with
-    sharded weights.
+    Set `bf16_full_eval=True` or `fp16_full_eval=True`, or add `HalfEvaluation("fp16")` to the callbacks. On a GPU, the
+    weights then need half of the memory. During the call, the float32 values are in host memory. After the call, the
+    weights are float32 again. The callback does not change evaluations during training. It also converts float32 inputs
+    of the model, except labels. It does not work with sharded weights.
 
     Raises:
-        ArgumentError: for another dtype, or with a callback that shards the weights.
+        ArgumentError: if `dtype` is unknown, or if a callback shards the weights.
     """
 
     stage = Stage.PREPARE

@@ -25,13 +25,14 @@ KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    This is level `O2` of apex and PaddleNLP. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
-    `HalfWeights("bf16")` to the callbacks. It replaces `MixedPrecision` and saves more memory. Normalization layers
-    stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the master weights. After the
-    run the model has the values of the master weights.
+    In apex and PaddleNLP, this is level `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
+    `HalfWeights("bf16")` to the callbacks. `HalfWeights` replaces the callback `MixedPrecision`, and needs less memory
+    than `MixedPrecision`. Normalization layers stay in float32. The model file of a checkpoint has the half-precision
+    weights. The checkpoint also has the master weights, so that a resume is exact. After the run, the model has the
+    values of the master weights, in float32.
 
     Raises:
-        ArgumentError: for another dtype, or `fp16` without a CUDA device.
+        ArgumentError: if `dtype` is unknown, or if it is `fp16` and there is no CUDA device.
     """
 
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")

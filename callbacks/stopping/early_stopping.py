@@ -84,38 +84,39 @@ class StopRule:
 class EarlyStopping(Callback):
     """Stops training when a metric stops improving.
 
-    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. The callback has its
-    own best value, independent of `KeepBest`. Checkpoints save this value. A metric that is NaN or infinite stops the
-    run immediately.
+    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. The callback stores the
+    best value, and `KeepBest` does not change this value. Checkpoints save the value. By default, a metric that is NaN
+    or infinite stops the run immediately.
 
     Raises:
-        ArgumentError: for a patience below 1, a negative threshold, an unknown mode, a run without evaluations, or a
-            metric that no evaluation measures.
+        ArgumentError: if `patience` is below 1, `threshold` is negative or `mode` is unknown. Also if the run makes no
+            evaluations, or if no evaluation measures the metric.
     """
 
     previews = True
 
     metric: str = "eval_loss"
-    """The metric. The prefix `eval_` is optional."""
+    """The name of the metric. The prefix `eval_` is optional."""
     patience: int = 3
-    """The number of evaluations without improvement after which training stops."""
+    """Training stops after this many consecutive evaluations without improvement."""
     threshold: float = 0.0
-    """The least difference from the best value that counts as an improvement, in units of the metric."""
+    """A value is an improvement if it is better than the best value by more than this difference. The difference has
+    the unit of the metric."""
     mode: Mode | None = None
-    """Whether the lowest (`min`) or the highest (`max`) value is best. Default: `min` for the names of losses and error
-    rates, `max` for other names."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
+    `max`."""
     baseline: float | None = None
-    """The first value to beat. Default: the value of the first evaluation."""
+    """The best value at the start of the run. Default: the value of the first evaluation."""
     divergence: float | None = None
-    """A limit of the metric: a value worse than this stops the run at once. Default: no limit."""
+    """A limit of the metric. A value that is worse than this limit stops the run immediately. Default: no limit."""
     finite: bool = True
-    """Whether a value of NaN or infinity stops the run at once."""
+    """Whether a value that is NaN or infinite stops the run immediately."""
     target: float | None = None
-    """A value of the metric that is good enough: a value at least this good stops the run at once. Default: none."""
+    """A goal for the metric. A value that reaches this goal stops the run immediately. Default: no goal."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
-    """The rule that decides, with the best value of this run so far."""
+    """The object that decides whether to stop. `rule.best` is the best value of this run so far."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:

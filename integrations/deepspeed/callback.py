@@ -54,12 +54,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DeepSpeed(Callback):
-    """Trains the model with DeepSpeed's engine: all ZeRO stages, offloading, bf16 and fp16.
+    """Trains the model with DeepSpeed's engine, which has all ZeRO stages, offloading, bf16 and fp16.
 
     Set `deepspeed="config.json"` in the arguments, or add `DeepSpeed("config.json")` to the callbacks. The training
-    arguments replace the value "auto" in the configuration, and fill in missing batch sizes, gradient clipping and
-    precision. Checkpoints have the usual format: a run resumes from them with another stage, on another number of
-    ranks, or without DeepSpeed.
+    arguments replace each value "auto" in the configuration. If the configuration has no batch sizes, gradient clipping
+    or precision, these also come from the training arguments. Checkpoints have the same format as without DeepSpeed. So
+    a run can resume from a checkpoint with another stage, on another number of ranks, or without DeepSpeed.
     """
 
     stage = Stage.PREPARE

@@ -52,12 +52,14 @@ class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
     Set `sharded_ddp="zero_dp_3 fairscale"` in the arguments to use it, and start the program with
-    `torchrun --nproc_per_node=N`. fairscale works on CUDA only. Prefer the callback `FSDP`: it uses PyTorch's FSDP2,
-    works on every device and supports more features. Without the word `fairscale`, the arguments select `FSDP`.
+    `torchrun --nproc_per_node=N`. fairscale works on CUDA only. The callback `FSDP` is the better choice for most runs:
+    it uses PyTorch's FSDP2, works on every device and supports more features. To select `FSDP`, leave out the word
+    `fairscale`: `sharded_ddp="zero_dp_3"`.
 
-    The model stays sharded after the run: evaluation, prediction and further training use the sharded model.
-    Checkpoints hold full weights. The optimizer must update each element alone, as AdamW and SGD do. The argument
-    `fp16` has its usual meaning: float32 weights and autocast.
+    After the run, the model stays sharded, and evaluation, prediction and further training use the sharded model.
+    Checkpoints hold full weights. The optimizer must compute the update of each element from this element alone, as
+    AdamW and SGD do. With `fp16=True`, the weights stay float32 and autocast computes in half precision, as without
+    sharding.
     """
 
     arguments = ("sharded_ddp",)
@@ -67,8 +69,8 @@ class FairscaleFSDP(ShardedModel):
     )
 
     bucket_cap_mb: int = 25
-    """The size in MiB of a bucket, in which small gradients are reduced together. 0: no buckets. The memory of a bucket
-    is freed after the update."""
+    """The size of a bucket, in MiB. Small gradients in the same bucket are reduced together. 0: no buckets. The memory
+    of a bucket is freed after the update of the weights."""
     _root: FSDPUnit | None = field(default=None, init=False, repr=False, compare=False)
     """The outermost unit, which wraps the model."""
 

@@ -84,18 +84,18 @@ INSTEAD: dict[str, str] = {
 class Lightning(Callback):
     """Calls a callback of Lightning at the events that correspond to its hooks.
 
-    Use it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer,
-    with the attributes that callbacks of Lightning read. The hooks also receive a `LightningModule` that holds the
-    model as `model`. If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback logs are
-    added to the next log of the run.
+    Use it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. A hook receives two objects. The first
+    one is a view of the trainer, which has the attributes that callbacks of Lightning read. The second one is a
+    `LightningModule`, which has the model as its attribute `model`. If a hook sets `trainer.should_stop = True`, the
+    run stops. If a callback of Lightning logs values, these values are added to the next log of the run.
 
     Raises:
-        ArgumentError: if a hook has no corresponding event, or if trainbus has its own callback for the same purpose.
-            The error names the remedy.
+        ArgumentError: if a hook has no corresponding event, or if trainbus has a callback for the same purpose. The
+            error says how to fix this.
     """
 
     callback: Any = None
-    """The callback of Lightning. With None, the run calls no hook."""
+    """The callback of Lightning. None: the run calls no hook."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. Default: `Lightning.` and the class of `callback`."""
     _target: Any = field(default=None, init=False, repr=False, compare=False)
