@@ -511,13 +511,14 @@ def arguments_page() -> str:
     groups = [group for group in reversed(TrainingArguments.__bases__) if issubclass(group, Group)]
     count = len(dataclasses.fields(TrainingArguments))
     aliases = (
-        (f"`{name}`", f"`{alias.new}`" if alias.new else "No effect; remove it.")
+        (f"`{name}`", f"`{alias.new}`" if alias.new else "This name has no effect. Remove the name.")
         for name, alias in sorted(ALIASES.items())
     )
     parts = [
         NOTICE,
         "# Training arguments",
-        "Pass these arguments to `TrainingArguments(...)`, or as flags to a script with `HfArgumentParser`.",
+        "Pass these arguments to `TrainingArguments(...)`. A script that uses `HfArgumentParser` reads them from "
+        "flags on the command line.",
         _fenced(
             "python",
             'from trainbus import TrainingArguments\n\nargs = TrainingArguments("outputs", learning_rate=1e-4)',
@@ -527,7 +528,7 @@ def arguments_page() -> str:
         "them.",
         *(_group(group) for group in groups),
         "## Other names",
-        "Names of older releases and of other trainers also work. Most of them emit a `FutureWarning`.",
+        "Argument names of older releases and of other trainers also work. Most of these names emit a `FutureWarning`.",
         _table(("Alias", "Argument"), aliases),
     ]
     return _page(parts)

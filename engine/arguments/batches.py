@@ -17,31 +17,31 @@ class BatchArguments(Group):
     per_device_eval_batch_size: int = arg(8, "Samples per evaluation or prediction batch on each device.")
     gradient_accumulation_steps: int = arg(
         1,
-        "Batches per optimizer step; their gradients are accumulated. Logs, evaluations and saves count optimizer "
-        "steps.",
+        "Number of batches per optimizer step. The step accumulates the gradients of these batches. Intervals of "
+        "logs, evaluations and saves count optimizer steps.",
     )
     gradient_accumulation_schedule: dict[int, int] | None = arg(
         None,
-        "Batches per optimizer step, as a dict from epoch to batches. {0: 8, 4: 2} accumulates 8 batches from "
-        "epoch 0, and 2 from epoch 4. Epochs before the first key use `gradient_accumulation_steps`.",
+        "Number of batches per optimizer step, as a dict of epoch -> batches. {0: 8, 4: 2} accumulates 8 batches "
+        "from epoch 0, and 2 from epoch 4. Epochs before the first key use `gradient_accumulation_steps`.",
         json=True,
     )
     auto_find_batch_size: bool = arg(
         False,
         "If a batch does not fit into memory, start training again with a batch size that is 10 % smaller. With "
-        "several processes, a batch that does not fit ends the run. The error names the rank that ran out of "
-        "memory. `auto_find_batch_size` does not work with the Trainer's parameter `optimizers`: use "
-        "`optimizer_cls_and_kwargs`.",
+        "several processes, a batch that does not fit ends the run. The error names the rank that ran out of memory. "
+        "`auto_find_batch_size` does not work with the Trainer's parameter `optimizers`. Use the parameter "
+        "`optimizer_cls_and_kwargs` instead of `optimizers`.",
     )
     limit_train_batches: float | None = arg(
         None,
-        "Number of batches per rank to train on in each epoch; a value below 1 is a fraction of the epoch. None: all. "
-        "The first batches are used.",
+        "Number of batches per rank to train on in each epoch. A value below 1 is a fraction of the epoch. None: all "
+        "batches. Each epoch uses the first batches and leaves the other batches out.",
     )
     limit_eval_batches: float | None = arg(
         None,
-        "Number of batches of each dataset that a rank evaluates; a value below 1 is a fraction of the batches. None: "
-        "all. The first batches are used.",
+        "Number of batches of each dataset that a rank evaluates. A value below 1 is a fraction of the batches. "
+        "None: all batches. The evaluation uses the first batches of each dataset.",
     )
     average_tokens_across_devices: bool = arg(
         True, "Average the loss over the tokens of all processes. False: each process averages over its own tokens."

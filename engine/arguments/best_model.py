@@ -1,4 +1,4 @@
-"""The metric that selects the best model, and whether the run loads it at the end."""
+"""The metric that selects the best model, and whether the run loads the best model at the end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from ._base import Group, arg
 
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class BestModelArguments(Group):
-    """The metric that selects the best model, and whether the run loads it at the end."""
+    """The metric that selects the best model, and whether the run loads the best model at the end."""
 
     load_best_model_at_end: bool = arg(
         False,
-        "Load the best checkpoint when training ends. `metric_for_best_model` selects it. Needs an `eval_strategy`.",
+        "Load the best checkpoint when training ends. `metric_for_best_model` selects the best checkpoint. Needs an "
+        "`eval_strategy`.",
     )
     metric_for_best_model: str | None = arg(
         None,
-        "Evaluation metric that compares models, with or without the prefix 'eval_'. None: 'loss', if the run "
-        "needs a metric. The run needs a metric to keep the best model, and for a schedule that follows a metric.",
+        "Evaluation metric that compares models, with or without the prefix 'eval_'. None means 'loss' if the run "
+        "needs a metric. A run needs a metric in two cases: the run keeps the best model, or the learning rate "
+        "schedule follows a metric.",
     )
     greater_is_better: bool | None = arg(
         None,

@@ -28,13 +28,13 @@ class DataArguments(Group):
     )
     dataloader_prefetch_factor: int | None = arg(
         None,
-        "Batches that each worker loads in advance. None: PyTorch's default, 2. Needs `dataloader_num_workers` of 1 or "
-        "more.",
+        "Number of batches that each worker loads in advance. None: 2, the default of PyTorch. Needs "
+        "`dataloader_num_workers` of 1 or more.",
     )
     dataloader_in_order: bool = arg(
         True,
-        "Return batches in the order of the sampler. False: in the order in which workers finish. A resumed run "
-        "cannot repeat the order of `dataloader_in_order=False`.",
+        "Return batches in the order of the sampler. False: return batches in the order in which the workers finish. "
+        "A resumed run cannot repeat the order of `dataloader_in_order=False`.",
     )
     dataloader_multiprocessing_context: str | None = arg(
         None,
@@ -44,30 +44,35 @@ class DataArguments(Group):
     train_sampling_strategy: str = arg(
         "random",
         "Order of the training samples: 'random', 'sequential' (the order of the dataset) or 'group_by_length'. "
-        "'group_by_length' puts samples of similar length into one batch, so that batches need little padding. "
-        "The order of 'group_by_length' is random otherwise.",
+        "'group_by_length' puts samples of similar length into one batch, so that batches need little padding. The "
+        "order of these batches is random.",
         choices=("random", "sequential", "group_by_length"),
     )
     length_column_name: str = arg(
         "length",
-        "Dataset column with the length of each sample, for 'group_by_length'. If the column is missing, the trainer "
-        "measures the inputs.",
+        "Dataset column with the length of each sample. 'group_by_length' reads this column. If the column is "
+        "missing, the trainer measures the inputs.",
     )
-    remove_unused_columns: bool = arg(True, "Remove dataset columns that `model.forward` has no parameter for.")
+    remove_unused_columns: bool = arg(
+        True, "Remove a dataset column if `model.forward` has no parameter with the name of the column."
+    )
     label_names: list[str] | None = arg(
-        None, "Batch keys that hold labels. None: the trainer finds them in the parameters of `model.forward`."
+        None,
+        "Names of the labels in a batch, as a list. None: the trainer finds the names in the parameters of "
+        "`model.forward`.",
     )
     ignore_data_skip: bool = arg(
-        False, "Start a resumed run at the beginning of its epoch instead of at the next batch."
+        False,
+        "Start a resumed run with the first batch of the epoch. False: start with the next batch after the checkpoint.",
     )
 
     accelerator_config: AcceleratorConfig | dict[str, Any] | str | None = arg(
         None,
         "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
-        "file. `non_blocking=True` copies batches to the device while it computes. `dispatch_batches=False` makes "
-        "each process read its own shards of a streaming dataset. `gradient_accumulation_kwargs={'num_steps': 4}` "
-        "sets `gradient_accumulation_steps`. Other keys have no effect. Values that trainbus does not support "
-        "raise an error. After construction, `args.accelerator_config` is an `AcceleratorConfig`.",
+        "file. `non_blocking=True` copies batches to the device while the device computes. `dispatch_batches=False` "
+        "makes each process read its own shards of a streaming dataset. `gradient_accumulation_kwargs={'num_steps': "
+        "4}` sets `gradient_accumulation_steps`. All other keys have no effect. A key with a value that trainbus "
+        "does not support raises an error. After construction, `args.accelerator_config` is an `AcceleratorConfig`.",
         json=True,
         object=AcceleratorConfig,
     )

@@ -17,17 +17,20 @@ class DurationArguments(Group):
     """The length of the run, in epochs or in steps."""
 
     num_train_epochs: float = arg(
-        3.0, "Passes over the training data. A fraction stops inside the last epoch. Ignored if `max_steps` is set."
+        3.0,
+        "Number of passes over the training data. A run with 2.5 stops inside of the third epoch. Ignored if "
+        "`max_steps` is set.",
     )
     max_steps: int = arg(
         -1,
-        "Optimizer steps of the run; the data is repeated as often as needed. -1: `num_train_epochs` sets the length.",
+        "Number of optimizer steps of the run. The run repeats the data as often as needed. -1: `num_train_epochs` "
+        "sets the length.",
     )
 
     fast_dev_run: bool | int = arg(
         False,
-        "Try the program with this number of steps, and this number of batches per evaluation. True: 1. False or "
-        "0: a normal run. The trial run does not save, report or push.",
+        "Try the program with this number of steps, and this number of batches per evaluation. True means 1. False "
+        "or 0 means a normal run. The trial run does not save, report or push.",
     )
     max_time: float | str | None = arg(
         None,

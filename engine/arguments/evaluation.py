@@ -19,32 +19,38 @@ class EvaluationArguments(Group):
     )
     eval_steps: float | None = arg(
         None,
-        "Steps between two evaluations, for `eval_strategy='steps'`. Below 1: a fraction of the run. None or 0: "
-        "`logging_steps`.",
+        "Number of steps between two evaluations, for `eval_strategy='steps'`. A value below 1 is a fraction of the "
+        "run. None or 0: the value of `logging_steps`.",
     )
-    eval_delay: float = arg(0, "Steps or epochs (the unit of `eval_strategy`) to wait before evaluations begin.")
+    eval_delay: float = arg(
+        0,
+        "Number of steps (with `eval_strategy='steps'`) or epochs (with 'epoch') in which no evaluation runs at the "
+        "start of training.",
+    )
     eval_on_start: bool = arg(False, "Evaluate before the first step, to find errors of the evaluation early.")
     eval_rows: int | None = arg(
         None,
-        "Number of random rows of each dataset to evaluate during training. None: all rows. The rows are the same "
-        "in each evaluation. At the end of training, all rows are evaluated. An evaluation of some rows also measures "
-        "`eval_loss_ci`: half the width of the 95 % confidence interval of the mean loss.",
+        "Number of random rows of each dataset to evaluate during training. None: all rows. The rows are the same in "
+        "each evaluation. At the end of training, the run evaluates all rows. An evaluation with `eval_rows` also "
+        "measures `eval_loss_ci`, which is half the width of the 95 % confidence interval of the mean loss.",
     )
     minimum_eval_times: int | None = arg(
         None,
-        "Least number of evaluations in the run. Reduces `eval_steps` if necessary. None: `eval_steps` is not changed. "
-        "Does not work with `eval_strategy='epoch'`.",
+        "Smallest number of evaluations in the run. The run reduces `eval_steps` if necessary. None: the run does "
+        "not change `eval_steps`. Does not work with `eval_strategy='epoch'`.",
     )
-    prediction_loss_only: bool = arg(False, "Keep only the loss in evaluations, not predictions and labels.")
+    prediction_loss_only: bool = arg(
+        False, "Keep only the loss in evaluations. The evaluations then return no predictions and no labels."
+    )
     include_for_metrics: list[str] = arg(
         [],
-        "What `compute_metrics` receives besides predictions and labels: 'inputs', 'loss' (one value per sample), or "
-        "both.",
+        "Additional values for `compute_metrics`, besides predictions and labels. A list with 'inputs', with 'loss' "
+        "(one value per sample), or with both.",
     )
     eval_accumulation_steps: int | None = arg(
         None,
-        "Number of evaluation batches after which the predictions move from the device to host memory. None: they "
-        "move once, at the end of the evaluation.",
+        "Number of evaluation batches after which predictions move to host memory. None: the predictions move once, "
+        "at the end of the evaluation.",
     )
     eval_do_concat_batches: bool = arg(
         True, "Concatenate the predictions of all batches into one array. False: keep a list with one array per batch."
@@ -52,11 +58,13 @@ class EvaluationArguments(Group):
 
     batch_eval_metrics: bool = arg(
         False,
-        "Call `compute_metrics` after every batch, so that no predictions are kept. The last call has "
-        "`compute_result=True`.",
+        "Call `compute_metrics` after every batch, so that the evaluation keeps no predictions. The call after the "
+        "last batch has `compute_result=True`.",
     )
     eval_use_gather_object: bool = arg(
-        False, "Gather predictions of the ranks as Python objects instead of tensors. Slower, but allows any structure."
+        False,
+        "Gather predictions of the ranks as Python objects instead of tensors. This is slower, but the predictions "
+        "may have any structure.",
     )
 
     def problems(self) -> Iterator[str]:

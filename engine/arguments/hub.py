@@ -25,22 +25,24 @@ class HubStrategy(Strategy):
 class HubArguments(Group):
     """Arguments for pushing the model to the Hugging Face Hub: the repository, and when to push."""
 
-    push_to_hub: bool = arg(False, "Push the model to the Hugging Face Hub, at the times of `hub_strategy`.")
+    push_to_hub: bool = arg(False, "Push the model to the Hugging Face Hub. `hub_strategy` says when.")
     hub_token: str | None = arg(
         None, "Token for the Hub. None: the token of `hf auth login`. Logs and checkpoints never contain it."
     )
-    hub_private_repo: bool | None = arg(None, "Whether a new repository is private. None: the default of its owner.")
+    hub_private_repo: bool | None = arg(
+        None, "Whether a new repository is private. None: the default of the repository's owner."
+    )
     hub_model_id: str | None = arg(None, "Repository, as 'name' or 'owner/name'. None: the name of `output_dir`.")
     hub_strategy: HubStrategy | str = arg(
         HubStrategy.EVERY_SAVE,
-        "What to push, and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'. 'end': the model, when "
-        "training ends. 'every_save': the model, at each save and when training ends. 'checkpoint': as 'every_save', "
-        "plus the newest checkpoint as `last-checkpoint`. 'all_checkpoints': as 'every_save', plus all checkpoints "
-        "under their own names.",
+        "What to push, and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'. 'end' pushes the model when "
+        "training ends. 'every_save' pushes the model at each save and when training ends. 'checkpoint' also pushes "
+        "the newest checkpoint, as `last-checkpoint`. 'all_checkpoints' pushes the model and all checkpoints, under "
+        "their own names.",
         choices=HubStrategy,
     )
     hub_always_push: bool = arg(
-        False, "Push each save, even if an earlier push is not finished. False: skip a push while an earlier one runs."
+        False, "Push each save, even if an earlier push is still in progress. False: do not push such a save."
     )
     hub_revision: str | None = arg(None, "Branch to push to. It must exist. None: the main branch.")
 

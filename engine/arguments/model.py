@@ -21,17 +21,18 @@ class ModelArguments(Group):
 
     neftune_noise_alpha: float | None = arg(
         None,
-        "Scale of the uniform noise on the embeddings in training (NEFTune, arXiv:2310.05914); usual values are 5 to "
+        "Scale of the uniform noise on the embeddings in training (NEFTune, arXiv:2310.05914). Usual values are 5 to "
         "15. None: no noise.",
     )
     use_cache: bool = arg(
         False,
-        "Keep the attention keys and values (`config.use_cache`) in training. Some adapters need them. Costs memory.",
+        "Keep the attention keys and values (`config.use_cache`) in training. Some adapters need these values. True "
+        "costs memory.",
     )
     past_index: int = arg(
         -1,
-        "Index of the model output that holds its memory (as in Transformer-XL). The next batch receives it as `mems`. "
-        "-1: the model has none.",
+        "Index of the model output with the recurrent memory. The model receives this output as `mems` with the next "
+        "batch. -1: no such output.",
         none=True,
     )
     torch_compile: bool = arg(False, "Compile the model with `torch.compile`.")

@@ -20,9 +20,10 @@ class OptimizerArguments(Group):
     )
     learning_rates: dict[str, float] | None = arg(
         None,
-        "Peak learning rates for some parameters, as a dict from pattern to rate. A pattern is the start of "
-        "parameter names, or a regular expression. The first pattern that matches a parameter applies. Patterns do "
-        "not match parameters of a loss module: give them a rate with the Trainer's parameter `optimizers`.",
+        "Peak learning rates for some parameters, as a dict of pattern -> rate. A pattern is the start of parameter "
+        "names, or a regular expression. If several patterns match a parameter, the first of them applies. Patterns "
+        "do not match the parameters of a loss module. Use the Trainer's parameter `optimizers` to set the learning "
+        "rate of a loss module.",
         json=True,
     )
     optim: OptimizerNames | str = arg(
@@ -39,17 +40,20 @@ class OptimizerArguments(Group):
     optim_target_modules: str | list[str] | None = arg(
         None,
         "Linear layers whose gradients GaLore and APOLLO compress: 'all-linear', a list of parts of layer names, or "
-        "one regular expression. Other optimizers ignore it.",
+        "one regular expression. Other optimizers ignore `optim_target_modules`.",
     )
     weight_decay: float = arg(
-        0.0, "Weight decay per step, multiplied by the learning rate. Biases and normalization layers do not decay."
+        0.0,
+        "Strength of the weight decay. In each step, the optimizer multiplies `weight_decay` by the learning rate. "
+        "Biases and normalization layers have no weight decay.",
     )
     adam_beta1: float = arg(0.9, "Adam's decay rate of the first moment, in [0, 1).")
     adam_beta2: float = arg(0.999, "Adam's decay rate of the second moment, in [0, 1).")
     adam_epsilon: float = arg(1e-8, "Term that Adam adds to the denominator for numerical stability.")
     max_grad_norm: float | None = arg(
         1.0,
-        "Largest L2 norm of all gradients together. Larger gradients are scaled down to it. 0 or None: no clipping.",
+        "Largest L2 norm of all gradients together. If the norm is larger, the step scales all gradients down. 0 or "
+        "None: no clipping.",
     )
     label_smoothing_factor: float = arg(
         0.0, "Fraction of the target probability that is spread evenly over all classes, in [0, 1). 0: no smoothing."

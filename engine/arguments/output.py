@@ -11,11 +11,12 @@ from ._base import Group, arg
 
 @dataclass(init=False, repr=False, eq=False)
 class OutputArguments(Group):
-    """The output folder. You may pass it by position: `TrainingArguments("out")`."""
+    """The output folder. It may be the first positional argument: `TrainingArguments("out")`."""
 
     output_dir: str = arg(
         "trainer_output",
-        "Folder for checkpoints, the final model and the logs of the run. It is created if missing; `~` is expanded.",
+        "Folder for checkpoints, the final model and the logs of the run. A missing folder is created. A leading `~` "
+        "is the home folder.",
         path=True,
     )
 

@@ -19,11 +19,11 @@ class ParallelArguments(Group):
     ddp_backend: str | None = arg(
         None, "Backend of torch.distributed, such as 'nccl' or 'gloo'. None: 'nccl' on GPUs, 'gloo' on CPUs."
     )
-    ddp_timeout: int = arg(1800, "Seconds after which a rank stops waiting for the others.")
+    ddp_timeout: int = arg(1800, "Seconds after which a rank stops waiting for the other ranks and raises an error.")
     ddp_find_unused_parameters: bool | None = arg(
         None,
-        "Whether DDP searches for weights without a gradient in each step. The search costs time. None: search, "
-        "unless activations are recomputed.",
+        "Whether DDP searches in each step for weights without a gradient. The search costs time. None: True, unless "
+        "the run recomputes activations.",
     )
     ddp_bucket_cap_mb: int | None = arg(None, "Size of DDP's gradient buckets, in MiB. None: PyTorch's default.")
     ddp_broadcast_buffers: bool | None = arg(
@@ -32,49 +32,54 @@ class ParallelArguments(Group):
     )
     ddp_static_graph: bool | None = arg(
         None,
-        "Whether every step uses the same weights, so that DDP searches for unused weights only once. None: PyTorch's "
-        "default.",
+        "Whether all steps use the same weights. With True, DDP searches for unused weights only once. None: "
+        "PyTorch's default.",
     )
     sharded_ddp: str | bool | list[str] = arg(
         "",
-        "Sharding, with the names of transformers 4. '': no sharding. 'simple' or True: shard the optimizer state "
-        "with fairscale. 'zero_dp_2' and 'zero_dp_3' also shard gradients and weights, as `sharding='stage2'` and "
-        "`sharding='stage3'` do. Add ' offload' to keep the shards in host memory. Add ' fairscale' to use "
-        "fairscale's FullyShardedDataParallel, on CUDA only. fairscale gathers the whole model at once; add ' "
-        "auto_wrap' to gather each block by itself.",
+        "Way to shard, by its name in transformers 4. '': no sharding. 'simple' or True: shard the optimizer state "
+        "with fairscale. 'zero_dp_2' and 'zero_dp_3' also shard gradients and weights. 'zero_dp_2' is the same as "
+        "`sharding='stage2'`, and 'zero_dp_3' the same as `sharding='stage3'`. Add ' offload' to keep the shards in "
+        "host memory. Add ' fairscale' to use fairscale's FullyShardedDataParallel, on CUDA only. fairscale gathers "
+        "the whole model at once. Add ' auto_wrap' to gather each block by itself.",
         none=True,
     )
 
     sharding: str = arg(
         "",
-        "Sharding, with the names of PaddleNLP: '' (none), 'stage1', 'stage2' or 'stage3'. Add ' offload' to keep "
-        "the shards in host memory. 'stage1' shards only the optimizer state, and does not work with ' offload'. "
-        "'stage2' also shards gradients and weights. 'stage2' gathers the weights for forward, and keeps them until "
-        "backward is done. 'stage3' frees the weights after forward, and gathers them again for backward.",
+        "Way to shard, by its name in PaddleNLP: 'stage1', 'stage2' or 'stage3'. '': no sharding. Add ' offload' to "
+        "keep the shards in host memory. 'stage1' shards only the optimizer state, and does not work with ' "
+        "offload'. 'stage2' and 'stage3' shard the optimizer state, the gradients and the weights. 'stage2' gathers "
+        "the weights for forward, and keeps them until backward is done. 'stage3' frees the weights after forward, "
+        "and gathers them again for backward.",
         none=True,
     )
     sharding_degree: int = arg(
         -1,
-        "Number of ranks over which the tensors are sharded, such as the ranks of one machine. -1: all ranks. The "
-        "world size must be a multiple of `sharding_degree`. 1: no sharding.",
+        "Number of ranks over which each tensor is sharded, such as the ranks of one machine. -1: all ranks. 1: no "
+        "sharding. The world size must be a multiple of `sharding_degree`.",
         none=True,
     )
     fsdp: str | bool | list[str] | None = arg(
         None,
-        "Shard weights, gradients and optimizer state with PyTorch's `fully_shard` (FSDP2). True, or words such as "
-        "'full_shard offload'. 'full_shard', the default, frees the gathered weights between forward and backward. "
-        "'shard_grad_op' keeps the gathered weights until backward is done. 'hybrid_shard' shards over the ranks "
-        "of each machine, not over all ranks. 'offload' keeps the shards in host memory.",
+        "Shard weights, gradients and optimizer state with PyTorch's `fully_shard` (FSDP2). Pass True, or a text "
+        "such as 'full_shard offload'. 'full_shard', the default, frees the gathered weights between forward and "
+        "backward. 'shard_grad_op' keeps the gathered weights until backward is done. 'hybrid_shard' shards over the "
+        "ranks of each machine, not over all ranks. 'offload' keeps the shards in host memory.",
     )
     fsdp_config: dict[str, Any] | str | None = arg(None, "Options of `fsdp`, as a dict or a JSON file.", json=True)
     deepspeed: dict[str, Any] | str | None = arg(
-        None, "DeepSpeed's configuration, as a dict or a JSON file. DeepSpeed then makes the steps.", json=True
+        None,
+        "Configuration of DeepSpeed, as a dict or a JSON file. With a configuration, DeepSpeed runs backward and the "
+        "updates.",
+        json=True,
     )
     deepspeed_fill_sections: bool = arg(
         False,
-        "Fill the sections `optimizer` and `scheduler` of DeepSpeed's configuration from the arguments, if they "
-        "are absent. False: the run uses its own optimizer and schedule. `optimizer` becomes AdamW. `scheduler` "
-        "becomes WarmupDecayLR for 'linear' and WarmupLR for 'constant_with_warmup'.",
+        "If the sections `optimizer` and `scheduler` are absent in the configuration of DeepSpeed, fill them from "
+        "the arguments. With False, the run builds the optimizer and the schedule itself. The filled section "
+        "`optimizer` selects AdamW. The filled section `scheduler` selects WarmupDecayLR if `lr_scheduler_type` is "
+        "'linear', and WarmupLR if `lr_scheduler_type` is 'constant_with_warmup'.",
     )
 
     @property

@@ -65,7 +65,8 @@ class ProcessArguments(Group):
     )
     log_level_replica: str = arg("warning", "Log level of trainbus on the other processes.", choices=LOG_LEVELS)
     log_on_each_node: bool = arg(
-        True, "Whether the first process of each machine logs as a main process. False: only rank 0 does."
+        True,
+        "Whether the first process of each machine logs as a main process. False: only rank 0 logs as a main process.",
     )
     save_on_each_node: bool = arg(
         False,

@@ -36,39 +36,43 @@ class ReportingArguments(Group):
         choices=IntervalStrategy,
     )
     logging_steps: float = arg(
-        500, "Steps between two logs, for `logging_strategy='steps'`. Below 1: a fraction of the run."
+        500,
+        "Number of steps between two logs, for `logging_strategy='steps'`. A value below 1 is a fraction of the run.",
     )
-    logging_first_step: bool = arg(False, "Also log the first step.")
+    logging_first_step: bool = arg(
+        False, "Log at the first step, in addition to the steps that `logging_strategy` selects."
+    )
     logging_nan_inf_filter: bool = arg(
         False,
-        "Exclude NaN and infinite losses from the logged average. False shows them. transformers' default is True.",
+        "Exclude NaN and infinite losses from the logged average. False: the average includes them. transformers has "
+        "the default True.",
     )
     include_num_input_tokens_seen: str | bool = arg(
         "no",
-        "Log the number of input tokens so far. 'no' or False: off. 'all' or True: padding counts. 'non_padding': "
-        "padding does not count. After construction, `args.include_num_input_tokens_seen` is 'no', 'all' or "
+        "Log the number of input tokens so far. 'no' or False: off. 'all' or True: count padding too. 'non_padding': "
+        "count no padding. After construction, `args.include_num_input_tokens_seen` is 'no', 'all' or "
         "'non_padding'.",
         choices=("no", "all", "non_padding", True, False),
     )
     skip_memory_metrics: bool = arg(True, "Do not add memory usage to the metrics of training and evaluation.")
     debug: str | list[str] | None = arg(
         "",
-        "Checks that cost time: one name, several names (separated by a space, or a list), or '' for none. "
-        "'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a callback "
-        "that raises a flag on some ranks only. 'callbacks' names a handler that makes a forbidden change: see the "
-        "callback `WatchCallbacks`. "
-        "After construction, `args.debug` is a list.",
+        "Names of checks that cost time: one name, several names separated by spaces, or a list of names. '' means "
+        "no checks. 'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a "
+        "callback that raises a flag on some ranks, but not on all ranks. 'callbacks' names a handler that makes a "
+        "forbidden change: the callback `WatchCallbacks` lists these changes. After construction, `args.debug` is a "
+        "list.",
     )
     capsule: bool | str = arg(
         "auto",
-        "Write each failing step to a folder, for `trainbus rerun`. True: always. False: never. 'auto': only on a CPU, "
-        "and only if it costs little. 'auto' takes at most 1 % of the time, and writes no capsule above 1 GB.",
+        "Write each failing step to a folder, for `trainbus rerun`. True: always. False: never. 'auto': on a CPU, if "
+        "the capsule costs little. 'auto' takes at most 1 % of the time, and writes no capsule above 1 GB.",
         choices=("auto", True, False),
     )
     disable_tqdm: bool | None = arg(
         None,
         "Print lines instead of progress bars, and leave out the opening and closing lines of a run. None draws bars "
-        "in a terminal or a notebook, and prints lines elsewhere.",
+        "in a terminal or a notebook, and prints lines everywhere else.",
     )
     record: bool = arg(
         False,
@@ -78,7 +82,7 @@ class ReportingArguments(Group):
     stall_after: float | None = arg(
         600.0,
         "Seconds without progress after which a warning shows what the training waits for. None: no warning. The "
-        "warning has the stack of the training thread.",
+        "warning contains the stack of the training thread.",
     )
     dry_batch: bool | str = arg(
         "auto",
@@ -90,29 +94,38 @@ class ReportingArguments(Group):
     )
     plan: str | None = arg(
         None,
-        "File of a preview, which `trainbus preview --out` writes. The run warns once, at the first difference "
-        "from the preview.",
+        "File of a preview. The command `trainbus preview --out` writes this file. The run logs one warning at the "
+        "first difference from the preview.",
         path=True,
     )
     report_to: str | list[str] | None = arg(
         None,
         "Trackers that receive the logs: one name, a list of names, 'all' or 'none'. 'all': every tracker whose "
-        "package is installed. The name of an installed plugin also works. None means 'tensorboard' if `logging_dir` "
-        "is set and TensorBoard is installed, else 'none'. After construction, `args.report_to` is a list.",
+        "package is installed. The name of an installed plugin also works. None means 'none', with one exception. If "
+        "`logging_dir` is set and TensorBoard is installed, None means 'tensorboard'. After construction, "
+        "`args.report_to` is a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
-    project: str | None = arg(None, "Name of the project in trackers. None: the setting of the tracker.")
+    project: str | None = arg(
+        None,
+        "Name of the project in trackers. None: the tracker chooses the project, for example from an environment "
+        "variable.",
+    )
     trackio_space_id: str | None = arg(
-        None, "Hub Space for Trackio, as 'name' or 'owner/name'. None: the run stays on this machine."
+        None,
+        "Hub Space that receives the run of Trackio, as 'name' or 'owner/name'. None: the run stays on this machine.",
     )
     trackio_bucket_id: str | None = arg(None, "Hub bucket with the data of Trackio's Space. None: Trackio creates one.")
     trackio_static_space_id: str | bool | None = arg(
         None,
-        "Hub Space for a snapshot of Trackio's Space after training. None: Trackio chooses the name. False: no "
-        "snapshot.",
+        "Hub Space that receives a snapshot of Trackio's Space after training. None: Trackio chooses the name. "
+        "False: no snapshot.",
     )
     logging_dir: str | None = arg(
-        None, "Folder for TensorBoard's event files. None: a folder in `output_dir`.", path=True
+        None,
+        "Folder for TensorBoard's event files. None: the environment variable `TENSORBOARD_LOGGING_DIR`, else `runs` "
+        "in `output_dir`.",
+        path=True,
     )
 
     @property

@@ -12,12 +12,14 @@ from ._base import Group, arg, must
 class ReproducibilityArguments(Group):
     """Seeds and determinism. The same values give the same run."""
 
-    seed: int = arg(42, "Seed of all random number generators, set before training. From 0 to 2**32 - 1.")
+    seed: int = arg(
+        42, "Seed of all random number generators, from 0 to 2**32 - 1. The run sets the seed before training."
+    )
     data_seed: int | None = arg(None, "Seed of the sampler, for the order of the samples. None: `seed`.")
     full_determinism: bool = arg(
         False,
-        "Use only deterministic algorithms in PyTorch and CUDA. Slower. An operation that has no deterministic "
-        "algorithm raises an error.",
+        "Use only deterministic algorithms in PyTorch and CUDA. Training is slower. An operation that has no "
+        "deterministic algorithm raises an error.",
     )
 
     def problems(self) -> Iterator[str]:

@@ -17,25 +17,29 @@ class SavingArguments(Group):
     save_strategy: SaveStrategy | str = arg(
         SaveStrategy.STEPS,
         "When to save a checkpoint: 'no' (never), 'steps' (every `save_steps`), 'epoch' (after each epoch) or "
-        "'best'. 'best' saves after each evaluation with the best metric so far, and needs an `eval_strategy`.",
+        "'best'. 'best' saves after each evaluation with a new best metric, and needs an `eval_strategy`.",
         choices=SaveStrategy,
     )
     save_steps: float = arg(
-        500, "Steps between two checkpoints, for `save_strategy='steps'`. Below 1: a fraction of the run."
+        500,
+        "Number of steps between two checkpoints, for `save_strategy='steps'`. A value below 1 is a fraction of the "
+        "run.",
     )
     save_total_limit: int | None = arg(
         None,
-        "Number of checkpoints to keep. The oldest are deleted first; the best is always kept. None: keep all.",
+        "Largest number of checkpoints to keep. The run deletes the oldest checkpoints first. The checkpoint of the "
+        "best model always stays. None: keep all checkpoints.",
     )
     save_only_model: bool = arg(
         False,
-        "Save only the model in a checkpoint. Checkpoints are then small, but a run resumes from them only with "
-        "`resume_partial`.",
+        "Save only the model in a checkpoint. Such checkpoints are small, but a run can resume from them only if "
+        "`resume_partial` is True.",
     )
 
     on_save_error: str = arg(
         "raise",
-        "What to do if a checkpoint cannot be saved: 'raise' ends the run, 'warn' logs a warning and continues.",
+        "What to do if a checkpoint cannot be saved. 'raise' ends the run. 'warn' logs a warning and continues the "
+        "run.",
         choices=("raise", "warn"),
         none=True,
     )
@@ -47,34 +51,36 @@ class SavingArguments(Group):
     )
     link_unchanged: bool = arg(
         False,
-        "Store a file that did not change since the last checkpoint as a hard link to the file there. With links, "
-        "frozen weights need space only once. With a smaller `max_shard_size`, more files stay unchanged. Damage to a "
-        "shared file damages each checkpoint that has it.",
+        "If a file did not change since the previous checkpoint, store a hard link to the file of the previous "
+        "checkpoint. With links, frozen weights need space only once. With a smaller `max_shard_size`, more files "
+        "stay unchanged. Several checkpoints can then share one file. Damage to a shared file damages all these "
+        "checkpoints.",
         none=True,
     )
     max_shard_size: str | int = arg(
         "50GB",
-        "Largest size of a weight file, in bytes or as text such as '5GB'. Larger models use several files.",
+        "Largest size of a weight file, in bytes or as text such as '5GB'. A larger model has several weight files.",
         none=True,
     )
     do_export: bool = arg(
         False,
-        "Export the model for inference at the end of training, as `export/model.pt2` in `output_dir`. A script that "
-        "does not train calls `trainer.export_model()`.",
+        "Export the model for inference at the end of training, as `export/model.pt2` in `output_dir`. To export "
+        "without a training, call `trainer.export_model()`.",
     )
     resume_partial: bool = arg(
         False,
-        "Also resume from a checkpoint that lacks optimizer, schedule, loss scaler or RNG states. Missing states "
-        "start fresh. One warning lists the missing states. Checkpoints lack states if they were saved with "
-        "`save_only_model=True`.",
+        "Also resume from a checkpoint that lacks optimizer, schedule, loss scaler or RNG states. The run starts "
+        "with fresh states instead of the missing states. One warning lists the missing states. Checkpoints lack "
+        "states if they were saved with `save_only_model=True`.",
         none=True,
     )
     restore_callback_states_from_checkpoint: bool = arg(
-        True, "Restore the callback states when a run resumes. False: callbacks start with fresh state."
+        True, "Restore the callback states when a run resumes. False: the callbacks start with fresh states."
     )
     enable_jit_checkpoint: bool = arg(
         False,
-        "On SIGTERM, finish the step, save a checkpoint and end the run. For cluster schedulers that preempt jobs.",
+        "If a signal such as SIGTERM stops the run, save a checkpoint even if `save_strategy` is 'no'. Set True if "
+        "the cluster preempts jobs.",
     )
 
     def problems(self) -> Iterator[str]:

@@ -29,7 +29,9 @@ class ScheduleArguments(Group):
         json=True,
     )
     warmup_steps: float = arg(
-        0, "Steps in which the learning rate rises linearly from 0 to its peak. Below 1: a fraction of the run."
+        0,
+        "Number of steps in which the learning rate rises linearly from 0 to its peak. A value below 1 is a fraction "
+        "of the run.",
     )
     warmup_ratio: float = arg(
         0.0, "Warmup as a fraction of the run, in [0, 1]. Ignored if `warmup_steps` is set.", none=True

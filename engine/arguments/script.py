@@ -21,13 +21,14 @@ class ScriptArguments(Group):
     do_predict: bool = arg(False, "Whether the script should predict on the test set.")
     overwrite_output_dir: bool = arg(
         False,
-        "Whether the script may write into an `output_dir` with files. The trainer itself always does.",
+        "Whether the script may write into an `output_dir` that contains files. The trainer itself always writes "
+        "into `output_dir`.",
         none=True,
     )
     resume_from_checkpoint: str | bool | None = arg(
         None,
         "Checkpoint folder that the script should pass to `train()`. True: the newest checkpoint in `output_dir`. "
-        "'auto' means the newest checkpoint too, or a new run if there is none.",
+        "'auto' means the newest checkpoint, or a new run if `output_dir` has no checkpoint.",
         path=True,
     )
 

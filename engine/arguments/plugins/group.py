@@ -17,17 +17,17 @@ class PluginArguments(Group):
     callbacks: str | list[str] | dict[str, Any] | None = arg(
         [],
         "Callbacks of the run, as texts such as 'early_stopping(patience=3)' or 'package.module:Class(x=1)'. The "
-        "name of an installed plugin also works. A mapping from names to options works too, such as "
-        "{'early_stopping': {'patience': 3}}. The callbacks join the list that the Trainer receives. After "
-        "construction, `args.callbacks` is a list of texts.",
+        "name of an installed plugin also works. You may also pass a dict of name -> options, such as "
+        "{'early_stopping': {'patience': 3}}. The run uses these callbacks and the callbacks that you pass to the "
+        "Trainer. After construction, `args.callbacks` is a list of texts.",
         texts=True,
         repeats=True,
     )
     plugins: str | list[str] | dict[str, Any] | None = arg(
         [],
-        "Installed plugins that join the run, as texts such as 'damp_spikes(factor=4)'. Some plugins join every run. "
-        "'no:NAME' leaves out the plugin NAME; on a command line, `-p no:NAME` does the same. After construction, "
-        "`args.plugins` is a list of texts.",
+        "Installed plugins to add to the run, as texts such as 'damp_spikes(factor=4)'. Some plugins join every run. "
+        "'no:NAME' leaves out the plugin NAME. On a command line, `-p no:NAME` leaves out the plugin NAME. After "
+        "construction, `args.plugins` is a list of texts.",
         texts=True,
         repeats=True,
         aliases=("-p",),
