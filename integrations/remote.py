@@ -39,9 +39,9 @@ class RemoteStore(Callback):
     - Saving: rank 0 copies each checkpoint on a thread while training continues. The manifest is copied last, so a
       remote checkpoint without a manifest is incomplete and never used. The store may already have a checkpoint of the
       same step. This earlier copy stays until the new copy is complete.
-    - Fetching: when you construct the trainer, the callback compares the store with the output folder. If the newest
-      checkpoint of the store is newer, the callback fetches and verifies this checkpoint. If this checkpoint is
-      damaged, the callback logs a warning and tries the next older checkpoint.
+    - Fetching: when you construct the trainer, the callback fetches and verifies the newest checkpoint of the store, if
+      this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
+      logs a warning and tries the next older checkpoint.
     - Deleting: if the retention policy deletes a local checkpoint of this run, the callback deletes the remote copy of
       this checkpoint too.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.

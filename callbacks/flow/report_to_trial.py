@@ -22,14 +22,14 @@ class ReportToTrial(Callback):
 
     The search can then prune the trial.
 
-    `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach it yourself:
-    `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
+    `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach the callback
+    yourself: `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
     """
 
     stage = Stage.REPORT
     report: Callable[[Any, int, dict[str, Any]], None] = field(default=_report_nothing, repr=False)
-    """The function that receives the objective, the step and the metrics. If the function raises an exception, the run
-    ends. Default: a function that does nothing."""
+    """The function that receives the objective, the step and the metrics. The default does nothing. If the function
+    raises an exception, the run ends."""
     compute_objective: Callable[[dict[str, Any]], Any] = field(default=default_compute_objective, repr=False)
     """The function that computes the objective from the metrics of an evaluation. With several objectives, the function
     returns one number per objective."""

@@ -24,9 +24,9 @@ class Report(Callback):
     """Writes `report.html` to the output folder when a training ends, with or without an error.
 
     The page shows the curves of the logged values, and the evaluations, checkpoints, flags, times, arguments and
-    callbacks. It is one file that loads nothing from the network. `trainbus report FOLDER` writes the same page for a
-    run in progress, for a killed run, and for several runs side by side. The callback does nothing during the steps.
-    Rank 0 writes the page. After an error, the failing rank also writes the page.
+    callbacks. The page is one file that loads nothing from the network. `trainbus report FOLDER` writes the same page
+    for a run in progress, for a killed run, and for several runs side by side. The callback does nothing during the
+    steps. Rank 0 writes the page. After an error, the failing rank also writes the page.
     """
 
     stage = Stage.PREPARE  # handlers of `on_close` run in reverse order, and all other files are closed before this
