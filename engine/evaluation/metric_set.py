@@ -17,7 +17,7 @@ from .bundled.base import Bundled, Reads
 from .bundled.registry import BUNDLED
 from .metric_files import is_path, load_metric
 from .outputs import EvalPrediction, batches_of
-from .readings import Reader
+from .readings import Reader, refuse_unnamed
 from .streamed import StreamedMetrics
 
 
@@ -173,10 +173,12 @@ class _Chosen:
     """The options of a bundled metric; None for any other metric."""
     computing: dict[str, Any] = field(default_factory=dict)
     """The options for `compute` of a metric that is not bundled."""
+    classes_are_named: bool = False
+    """Whether the results are by class, and `label_names` lists the classes."""
 
     def begin(self) -> _Measured:
         counter = _Collected(self.metric, self.computing) if self.options is None else self.metric(**self.options)
-        return _Measured(counter, self.reader)
+        return _Measured(counter, self.reader, self.classes_are_named)
 
     @property
     def names_are_known(self) -> bool:
@@ -197,6 +199,8 @@ class _Measured:
     """The metric with the batches so far."""
     reader: Reader
     """Converts outputs and labels to the values that the metric compares."""
+    classes_are_named: bool = False
+    """Whether each class must have a name. Otherwise the results would leave a class out without a word."""
 
     def add(self, predictions: Any, labels: Any) -> None:
         pair = self.reader(predictions, labels)
@@ -204,7 +208,10 @@ class _Measured:
             self.counter.add_batch(predictions=pair[0], references=pair[1])
 
     def result(self) -> dict[str, Any]:
-        return dict(_flat(self.counter.compute(), self.reader.label_names or {}))
+        names = self.reader.label_names or {}
+        if self.classes_are_named:
+            refuse_unnamed(self.counter.classes, names)
+        return dict(_flat(self.counter.compute(), names))
 
 
 class _Collected:
@@ -272,9 +279,10 @@ def _chosen_bundled(
         raise ArgumentError(f"{name!r} needs `label_names`, such as label_names=['O', 'B-PER', 'I-PER'].")
     own = {key: options[key] for key in _bundled_options(cls) if key in options}
     by_class = cls(**own).names_vary  # refuses wrong values now
-    if by_class and "labels" in _bundled_options(cls) and common["label_names"]:
+    named = by_class and "labels" in _bundled_options(cls) and bool(common["label_names"])
+    if named:
         own["labels"] = sorted(common["label_names"])  # the same results in each evaluation
-    return _Chosen(name, cls, _reader(name, reads, cls.needs_sequences, shift, common), own)
+    return _Chosen(name, cls, _reader(name, reads, cls.needs_sequences, shift, common), own, classes_are_named=named)
 
 
 def _reader(name: str, reads: Reads, sequences: bool, shift: bool | None, common: dict[str, Any]) -> Reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,9 +135,18 @@ class Reader:
     def _names(self, classes: torch.Tensor) -> list[str]:
         names = self.label_names or {}
         numbers = classes.tolist()
-        if missing := sorted({number for number in numbers if number not in names}):
-            raise ArgumentError(f"`label_names` has no name for the class {missing[0]}. Name all classes of the model.")
+        refuse_unnamed(numbers, names)
         return [names[number] for number in numbers]
+
+
+def refuse_unnamed(classes: Iterable[int], names: Mapping[int, str]) -> None:
+    """Raise an error if a class of predictions or labels has no name.
+
+    Raises:
+        ArgumentError: for the first class without a name.
+    """
+    if missing := sorted(set(classes) - names.keys()):
+        raise ArgumentError(f"`label_names` has no name for the class {missing[0]}. Name all classes of the model.")
 
 
 _READERS: dict[Reads, Callable[[Reader, torch.Tensor, torch.Tensor], tuple[Any, Any]]] = {

@@ -395,3 +395,11 @@ def test_a_file_without_a_metric_and_a_missing_package_are_refused(tmp_path):
         Metrics(empty, reads="argmax")
     with pytest.raises(ArgumentError, match=r"needs the package 'no_such_package'. Install it"):
         Metrics(needy, reads="argmax")
+
+
+@pytest.mark.parametrize("name", ["f1", "precision", "recall"])
+def test_class_without_a_name_is_an_error_and_not_left_out(name: str):
+    prediction = EvalPrediction(np.eye(3), np.array([0, 1, 2]))
+    with pytest.raises(ArgumentError, match=r"`label_names` has no name for the class 2"):
+        Metrics(name, average=None, label_names=["cat", "dog"])(prediction)
+    assert len(Metrics(name, average=None, labels=[0, 1], label_names=["cat", "dog", "cow"])(prediction)) == 2

@@ -58,6 +58,11 @@ class _Counts(Bundled):
     _several: bool = field(default=False, init=False, repr=False)
     """Whether rows have several labels."""
 
+    @property
+    def classes(self) -> set[Any]:
+        """The classes that occur in predictions or references."""
+        return set(self._predicted) | set(self._expected)
+
     def add_batch(self, *, predictions: Any, references: Any) -> None:
         self._several = references.ndim > 1
         if self._several:
@@ -133,7 +138,7 @@ class _Scores(_Counts):
         return self.score(*(sum(counter[label] for label in labels) for counter in counters))
 
     def _labels(self) -> list[Any]:
-        present = sorted(set(self._predicted) | set(self._expected))
+        present = sorted(self.classes)
         if self.average == "samples" and not self._several:
             raise ArgumentError("average='samples' needs several labels per row. Set average='macro' or 'micro'.")
         if self.average != "binary":
