@@ -38,10 +38,11 @@ class RunPlan:
         return self.epochs == sys.maxsize
 
     def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> RunPlan:
-        """Return the plan of a run whose earlier steps had more or fewer samples.
+        """Return the plan of a run whose earlier steps had more or fewer samples than planned.
 
         Args:
-            offset: the steps between the planned and the real end of the current epoch, and of each later one.
+            offset: how many steps later than planned the current epoch ends; negative if it ends earlier. Each later
+                epoch ends later by the same number.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
             by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.

@@ -36,7 +36,10 @@ class Objective:
         label_smoothing: float = 0.0,
         label_names: list[str] | None = None,
     ) -> None:
-        """Inspect the model once.
+        """Set how the loss is computed.
+
+        Reads from the model, once: the parameters of its `forward`, the names of the labels, and whether it accepts
+        `num_items_in_batch`.
 
         Args:
             model: the model. Without `criterion` and `compute_loss_func`, it must return its loss under `loss` or as

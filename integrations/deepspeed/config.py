@@ -199,7 +199,10 @@ def stage_of(config: dict[str, Any]) -> int:
 
 
 def precision_of(config: dict[str, Any]) -> str:
-    """Return the half precision of the weights, `bf16` or `fp16`; empty for the precision of the model."""
+    """Return the half precision that the configuration turns on: `bf16` or `fp16`.
+
+    An empty text means that it turns on neither. The weights then keep the precision of the model.
+    """
     return next((name for name in ("bf16", "fp16") if config.get(name, {}).get("enabled") is True), "")
 
 

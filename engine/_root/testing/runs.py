@@ -61,11 +61,13 @@ class TinyRun:
 
 
 def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
-    """Return callbacks that log at each step, and evaluate and save at every second step.
+    """Return the callbacks to add to those of the user.
+
+    They log each step, evaluate every second step, and save every `save_every` steps.
 
     Args:
-        callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, the returned list has
-            no callback of this class.
+        callbacks: the callbacks of the user. If they contain a `Log`, an `Evaluate` or a `Checkpoint`, the function
+            adds no other callback of this class.
         save_every: the steps between two checkpoints.
     """
     defaults = (Log(every(1)), Evaluate(every(2)), Checkpoint(every(save_every)))

@@ -82,7 +82,10 @@ class HFStateFiles:
 
 
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
-    """Return the entries of a state that are attributes of a scheduler or scaler. Torch would set the others too."""
+    """Return the entries of a state that the `state_dict` of a scheduler or scaler also has.
+
+    `load_state_dict` of torch would set each other entry as a new attribute.
+    """
     own = target.state_dict()
     if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
         raise ValueError("it is the state of another kind of object")
