@@ -125,20 +125,36 @@ class Event:
 
 COMMON: tuple[Param, ...] = (
     Param("args", "trainbus.engine.arguments.TrainingArguments", "The training arguments."),
-    Param("state", "trainbus.events.state.TrainerState", "The progress of the run. Callbacks read it."),
-    Param("control", "trainbus.events.control.TrainerControl", "The flags of the run. Callbacks write them."),
+    Param("state", "trainbus.events.state.TrainerState", "The progress of the run. Callbacks read this object."),
+    Param(
+        "control",
+        "trainbus.events.control.TrainerControl",
+        "The flags of the run. Callbacks raise and lower these flags.",
+    ),
     Param("model", "torch.nn.Module", "The model as the user passed it, without any wrapper."),
-    Param("processing_class", "Any", "The tokenizer or processor of the model; None if there is none."),
+    Param("processing_class", "Any", "The tokenizer or processor of the model. The value may be None."),
     Param("tokenizer", "Any", "The former name of `processing_class`."),
-    Param("optimizer", "torch.optim.Optimizer", "The optimizer; None before the first training."),
+    Param("optimizer", "torch.optim.Optimizer", "The optimizer. The value is None before the first training."),
     Param(
         "lr_scheduler",
         "torch.optim.lr_scheduler.LRScheduler",
-        "The learning-rate scheduler; None before the first training.",
+        "The learning-rate scheduler. The value is None before the first training.",
     ),
-    Param("train_dataloader", "Any", "The loader of the training batches; None before the first training."),
-    Param("eval_dataloader", "Any", "The loader of the current or last evaluation; None before the first evaluation."),
-    Param("run", "trainbus.engine.run.Run", "The whole record of the run. The other parameters are its attributes."),
+    Param(
+        "train_dataloader",
+        "Any",
+        "The loader of the training batches. The value is None before the first training.",
+    ),
+    Param(
+        "eval_dataloader",
+        "Any",
+        "The loader of the evaluation that runs or ran most recently. The value is None before the first evaluation.",
+    ),
+    Param(
+        "run",
+        "trainbus.engine.run.Run",
+        "The object that holds all values of the run. Each other parameter is an attribute of this object.",
+    ),
 )
 """The parameters that every handler may name."""
 
@@ -149,50 +165,62 @@ POSITIONAL = ("args", "state", "control")
 """The parameters that a handler in the style of transformers receives by position."""
 
 _BATCH = Param(
-    "batch", "Any", "The current batch on this rank. A handler of `on_batch` may replace it with `run.batch = ...`."
+    "batch",
+    "Any",
+    "The most recent batch of this rank. A handler of `on_batch` may set `run.batch` to replace the batch.",
 )
 _EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, on its device.")
 _PREDICTION = Param(
     "prediction",
     "trainbus.engine.evaluation.outputs.EvalPrediction | None",
-    "Predictions and labels of this batch, gathered from all ranks. None unless a callback has the capability "
-    "`READS_PREDICTIONS`.",
+    "Predictions and labels of this batch, gathered from all ranks. The value is None if no callback has the "
+    "capability `READS_PREDICTIONS`.",
 )
 _LOSS = Param(
     "loss",
     "torch.Tensor",
-    "The loss of the batch, a scalar tensor. Only in `on_loss` it has its autograd graph; later it is detached.",
+    "The loss of the batch, as a scalar tensor. In `on_loss`, the tensor has its autograd graph. In later events, the "
+    "tensor is detached.",
 )
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. After `on_loss`, they exist only if a handler names `outputs`.",
+    "The outputs of the model for the batch. In events after `on_loss`, the value is None if no handler names "
+    "`outputs`.",
 )
 _LAST_NORM = Param(
     "grad_norm",
     "torch.Tensor | float | None",
-    "The gradient norm of the previous step, before clipping; None in the first step.",
+    "The gradient norm of the previous step, measured before clipping. The value is None in the first step.",
 )
-_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the previous step; None in the first step.")
-_NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, before clipping.")
+_LAST_RATE = Param(
+    "learning_rate", "float | None", "The learning rate of the previous step. The value is None in the first step."
+)
+_NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, measured before clipping.")
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
 _BEFORE_UPDATE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _LAST_RATE)
 _STEP_DONE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _RATE)
 
-_LOGS = Param("logs", "dict[str, Any]", "The logged values by name. Handlers in stages before REPORT may add values.")
-_METRICS = Param("metrics", "dict[str, Any]", "The metrics by name. Handlers in stages before REPORT may add metrics.")
-_DATASET_NAME = Param("dataset_name", "str", "The name of the evaluated dataset; empty if there is only one.")
+_LOGS = Param(
+    "logs", "dict[str, Any]", "The logged values: name -> value. A handler in a stage before REPORT may add values."
+)
+_METRICS = Param(
+    "metrics", "dict[str, Any]", "The metrics: name -> value. A handler in a stage before REPORT may add metrics."
+)
+_DATASET_NAME = Param(
+    "dataset_name", "str", "The name of the evaluated dataset. The text is empty if there is only one dataset."
+)
 _REQUESTED_BY = Param("requested_by", "frozenset[str]", "The ids of the callbacks that requested this work.")
 _CHECKPOINT = Param(
     "checkpoint",
     "trainbus.engine.checkpoint.format.files.Checkpoint",
-    "The checkpoint: its path, its step and its metrics.",
+    "The path, the step and the metrics of the checkpoint.",
 )
 _SAVED_STEP = Param(
     "saved_step",
     "int",
-    "The step of the save or evaluation after which the retention policy no longer kept the checkpoint.",
+    "The step at which the retention policy chose the checkpoint for deletion, after a save or an evaluation.",
 )
 _EXCEPTION = Param("exception", "BaseException", "The error that ends the session.")
 
@@ -202,13 +230,13 @@ def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = 
 
 
 EVENTS: tuple[Event, ...] = (
-    _shared("on_init_end", "The trainer is constructed."),
+    _shared("on_init_end", "The construction of the trainer is complete."),
     Event(
         "on_setup",
-        "A session begins. Build now: wrap the model, fill the seams of the step, open files and connections.",
+        "A session begins. Handlers wrap the model, fill the seams of the step, and open files and connections.",
         kind=Kind.WORK,
     ),
-    Event("on_load", "The run is restored from a checkpoint.", (_CHECKPOINT,)),
+    Event("on_load", "All states of the run were restored from a checkpoint.", (_CHECKPOINT,)),
     _shared("on_train_begin", "Training begins. Model, optimizer and loaders exist."),
     _shared("on_epoch_begin", "An epoch begins.", clock=Clock.EPOCH),
     _shared("on_step_begin", "An optimizer step begins. Its batches are already loaded.", clock=Clock.STEP),
@@ -220,50 +248,50 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_loss",
-        "The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it.",
+        "The loss of a batch is computed. The backward pass comes next. Set `run.loss` to replace the loss.",
         (_BATCH, _LOSS, _OUTPUTS),
         clock=Clock.STEP,
     ),
     _shared(
         "on_substep_end",
-        "A batch is backpropagated, and more batches of this step follow.",
+        "The backward pass of a batch is complete, and more batches of this step follow.",
         _BEFORE_CLIPPING,
         Clock.STEP,
     ),
     Event(
         "on_gradients",
-        "All gradients of the step are computed. Loss scaling is undone, and clipping comes next.",
+        "All gradients of the step are computed, without loss scaling. Clipping comes next.",
         _BEFORE_CLIPPING,
         clock=Clock.STEP,
     ),
     _shared(
         "on_pre_optimizer_step",
-        "The gradients are clipped. The optimizer updates the weights next.",
+        "The clipping of the gradients is complete. The optimizer updates the weights next.",
         _BEFORE_UPDATE,
         Clock.STEP,
     ),
     _shared(
         "on_optimizer_step",
-        "The weights are updated, and the gradients still exist. Not announced if the update is skipped.",
+        "The optimizer has updated the weights. The gradients still exist. A skipped update has no such event.",
         _BEFORE_UPDATE,
         Clock.STEP,
     ),
     _shared(
         "on_step_end",
-        "The step is complete, and `state.global_step` counts it. The gradients are cleared.",
+        "The step is complete, and `state.global_step` includes this step. The gradients are cleared.",
         _STEP_DONE,
         Clock.STEPS_DONE,
     ),
     Event(
         "on_log_due",
-        "A log is due: collect the values and log them. The callback `Log` does this.",
+        "A log is due. The callback `Log` collects the values and logs them.",
         (_REQUESTED_BY,),
         Kind.WORK,
     ),
-    _shared("on_log", "Values are logged. A handler in a stage before REPORT may add values.", (_LOGS,)),
+    _shared("on_log", "The run logs values. A handler in a stage before REPORT may add values.", (_LOGS,)),
     Event(
         "on_evaluate_due",
-        "An evaluation is due: evaluate now. The callback `Evaluate` does this.",
+        "An evaluation is due. The callback `Evaluate` runs the evaluation.",
         (_REQUESTED_BY,),
         Kind.WORK,
     ),
@@ -275,30 +303,34 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_evaluate_dataset",
-        "One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics.",
+        "The metrics of one dataset are computed, but not logged yet. A handler may add metrics.",
         (_METRICS, _DATASET_NAME),
     ),
-    _shared("on_evaluate", "One dataset is evaluated, and its metrics are logged.", (_METRICS,)),
-    Event("on_evaluate_end", "The evaluation ends. `metrics` holds the metrics of all its datasets.", (_METRICS,)),
+    _shared("on_evaluate", "The metrics of one dataset are computed and logged.", (_METRICS,)),
+    Event(
+        "on_evaluate_end",
+        "The evaluation of all datasets is complete. `metrics` holds the metrics of all datasets.",
+        (_METRICS,),
+    ),
     Event(
         "on_save_due",
-        "A checkpoint is due: save now. The callback `Checkpoint` does this.",
+        "A checkpoint is due. The callback `Checkpoint` saves the checkpoint.",
         (_REQUESTED_BY,),
         Kind.WORK,
     ),
     Event(
         "on_save_begin",
-        "A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save.",
+        "A checkpoint is about to be written. A handler may add values to `checkpoint.extra`, or veto the save.",
         (_CHECKPOINT,),
     ),
     Event(
         "on_snapshot",
-        "The values of a checkpoint are copied or written. From now on, the weights may change.",
+        "All values of a checkpoint are copied or written. After this event, the weights may change.",
         (_CHECKPOINT,),
     ),
     Event(
         "on_commit",
-        "A checkpoint is complete on disk. After a write in the background, `state` may be some steps further.",
+        "A checkpoint is complete on disk. If the write ran in the background, `state` may be at a later step.",
         (_CHECKPOINT,),
     ),
     _shared(
@@ -308,20 +340,26 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. Announced before the next save, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes before the next save or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
-    _shared("on_epoch_end", "An epoch ends: it is complete, or it was stopped early.", clock=Clock.EPOCH),
-    Event("on_best_loaded", "The best model was loaded, at the end of the training.", (_CHECKPOINT,)),
+    _shared(
+        "on_epoch_end",
+        "The run leaves an epoch, because the epoch is complete or because a stop comes first.",
+        clock=Clock.EPOCH,
+    ),
+    Event("on_best_loaded", "Training ends, and the best model was loaded.", (_CHECKPOINT,)),
     _shared(
         "on_train_end",
-        "Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE.",
+        "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",
     ),
-    _shared("on_predict", "A prediction of a dataset (`trainer.predict`) is done.", (_METRICS,)),
-    Event("on_exception", "An error ends the session. It is raised after all handlers ran.", (_EXCEPTION,)),
-    Event("on_close", "The session ends, with or without an error: release resources. Handlers run in reverse order."),
-    Event("on_end", "The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."),
+    _shared("on_predict", "`trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
+    Event("on_exception", "An error ends the session. The error is raised after all handlers ran.", (_EXCEPTION,)),
+    Event(
+        "on_close", "The session ends, with or without an error. Handlers release resources, and run in reverse order."
+    ),
+    Event("on_end", "The program calls `trainer.end()`. Trackers close their runs. Handlers run in reverse order."),
 )
 """All events, in the order in which a run announces them."""
 

@@ -11,13 +11,13 @@ class EventMethods:
     """One empty handler per event. Type checkers read the stub beside it."""
 
     def on_init_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer is constructed."""
+        """The construction of the trainer is complete."""
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any:
-        """A session begins. Build now: wrap the model, fill the seams of the step, open files and connections."""
+        """A session begins. Handlers wrap the model, fill the seams of the step, and open files and connections."""
 
     def on_load(self, *args: Any, **kwargs: Any) -> Any:
-        """The run is restored from a checkpoint."""
+        """All states of the run were restored from a checkpoint."""
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> Any:
         """Training begins. Model, optimizer and loaders exist."""
@@ -32,31 +32,31 @@ class EventMethods:
         """A batch is about to enter the model. Set `run.batch` to replace the batch."""
 
     def on_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
+        """The loss of a batch is computed. The backward pass comes next. Set `run.loss` to replace the loss."""
 
     def on_substep_end(self, *args: Any, **kwargs: Any) -> Any:
-        """A batch is backpropagated, and more batches of this step follow."""
+        """The backward pass of a batch is complete, and more batches of this step follow."""
 
     def on_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """All gradients of the step are computed. Loss scaling is undone, and clipping comes next."""
+        """All gradients of the step are computed, without loss scaling. Clipping comes next."""
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The gradients are clipped. The optimizer updates the weights next."""
+        """The clipping of the gradients is complete. The optimizer updates the weights next."""
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+        """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The step is complete, and `state.global_step` counts it. The gradients are cleared."""
+        """The step is complete, and `state.global_step` includes this step. The gradients are cleared."""
 
     def on_log_due(self, *args: Any, **kwargs: Any) -> Any:
-        """A log is due: collect the values and log them. The callback `Log` does this."""
+        """A log is due. The callback `Log` collects the values and logs them."""
 
     def on_log(self, *args: Any, **kwargs: Any) -> Any:
-        """Values are logged. A handler in a stage before REPORT may add values."""
+        """The run logs values. A handler in a stage before REPORT may add values."""
 
     def on_evaluate_due(self, *args: Any, **kwargs: Any) -> Any:
-        """An evaluation is due: evaluate now. The callback `Evaluate` does this."""
+        """An evaluation is due. The callback `Evaluate` runs the evaluation."""
 
     def on_evaluate_begin(self, *args: Any, **kwargs: Any) -> Any:
         """An evaluation of one or more datasets begins."""
@@ -65,55 +65,55 @@ class EventMethods:
         """The model has computed one batch of an evaluation or prediction."""
 
     def on_evaluate_dataset(self, *args: Any, **kwargs: Any) -> Any:
-        """One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics."""
+        """The metrics of one dataset are computed, but not logged yet. A handler may add metrics."""
 
     def on_evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """One dataset is evaluated, and its metrics are logged."""
+        """The metrics of one dataset are computed and logged."""
 
     def on_evaluate_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The evaluation ends. `metrics` holds the metrics of all its datasets."""
+        """The evaluation of all datasets is complete. `metrics` holds the metrics of all datasets."""
 
     def on_save_due(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is due: save now. The callback `Checkpoint` does this."""
+        """A checkpoint is due. The callback `Checkpoint` saves the checkpoint."""
 
     def on_save_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save."""
+        """A checkpoint is about to be written. A handler may add values to `checkpoint.extra`, or veto the save."""
 
     def on_snapshot(self, *args: Any, **kwargs: Any) -> Any:
-        """The values of a checkpoint are copied or written. From now on, the weights may change."""
+        """All values of a checkpoint are copied or written. After this event, the weights may change."""
 
     def on_commit(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is complete on disk. After a write in the background, `state` may be some steps further."""
+        """A checkpoint is complete on disk. If the write ran in the background, `state` may be at a later step."""
 
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
     def on_delete(self, *args: Any, **kwargs: Any) -> Any:
-        """The retention policy deleted a checkpoint. Announced before the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes before the next save or when training ends."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
-        """An epoch ends: it is complete, or it was stopped early."""
+        """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
 
     def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any:
-        """The best model was loaded, at the end of the training."""
+        """Training ends, and the best model was loaded."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE."""
+        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
     def on_predict(self, *args: Any, **kwargs: Any) -> Any:
-        """A prediction of a dataset (`trainer.predict`) is done."""
+        """`trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(self, *args: Any, **kwargs: Any) -> Any:
-        """An error ends the session. It is raised after all handlers ran."""
+        """An error ends the session. The error is raised after all handlers ran."""
 
     def on_close(self, *args: Any, **kwargs: Any) -> Any:
-        """The session ends, with or without an error: release resources. Handlers run in reverse order."""
+        """The session ends, with or without an error. Handlers release resources, and run in reverse order."""
 
     def on_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."""
+        """The program calls `trainer.end()`. Trackers close their runs. Handlers run in reverse order."""
 
 
 class TypedEventMethods(EventMethods):

@@ -67,7 +67,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The trainer is constructed."""
+            """The construction of the trainer is complete."""
 
         def on_setup(
             self,
@@ -85,7 +85,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A session begins. Build now: wrap the model, fill the seams of the step, open files and connections."""
+            """A session begins. Handlers wrap the model, fill the seams of the step, and open files and connections."""
 
         def on_load(
             self,
@@ -104,7 +104,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The run is restored from a checkpoint."""
+            """All states of the run were restored from a checkpoint."""
 
         def on_train_begin(
             self,
@@ -198,7 +198,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
+            """The loss of a batch is computed. The backward pass comes next. Set `run.loss` to replace the loss."""
 
         def on_substep_end(
             self,
@@ -221,7 +221,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A batch is backpropagated, and more batches of this step follow."""
+            """The backward pass of a batch is complete, and more batches of this step follow."""
 
         def on_gradients(
             self,
@@ -244,7 +244,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """All gradients of the step are computed. Loss scaling is undone, and clipping comes next."""
+            """All gradients of the step are computed, without loss scaling. Clipping comes next."""
 
         def on_pre_optimizer_step(
             self,
@@ -267,7 +267,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The gradients are clipped. The optimizer updates the weights next."""
+            """The clipping of the gradients is complete. The optimizer updates the weights next."""
 
         def on_optimizer_step(
             self,
@@ -290,7 +290,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+            """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
 
         def on_step_end(
             self,
@@ -313,7 +313,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The step is complete, and `state.global_step` counts it. The gradients are cleared."""
+            """The step is complete, and `state.global_step` includes this step. The gradients are cleared."""
 
         def on_log_due(
             self,
@@ -332,7 +332,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A log is due: collect the values and log them. The callback `Log` does this."""
+            """A log is due. The callback `Log` collects the values and logs them."""
 
         def on_log(
             self,
@@ -351,7 +351,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Values are logged. A handler in a stage before REPORT may add values."""
+            """The run logs values. A handler in a stage before REPORT may add values."""
 
         def on_evaluate_due(
             self,
@@ -370,7 +370,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An evaluation is due: evaluate now. The callback `Evaluate` does this."""
+            """An evaluation is due. The callback `Evaluate` runs the evaluation."""
 
         def on_evaluate_begin(
             self,
@@ -428,7 +428,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics."""
+            """The metrics of one dataset are computed, but not logged yet. A handler may add metrics."""
 
         def on_evaluate(
             self,
@@ -447,7 +447,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """One dataset is evaluated, and its metrics are logged."""
+            """The metrics of one dataset are computed and logged."""
 
         def on_evaluate_end(
             self,
@@ -466,7 +466,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The evaluation ends. `metrics` holds the metrics of all its datasets."""
+            """The evaluation of all datasets is complete. `metrics` holds the metrics of all datasets."""
 
         def on_save_due(
             self,
@@ -485,7 +485,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is due: save now. The callback `Checkpoint` does this."""
+            """A checkpoint is due. The callback `Checkpoint` saves the checkpoint."""
 
         def on_save_begin(
             self,
@@ -504,7 +504,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save."""
+            """A checkpoint is about to be written. A handler may add values to `checkpoint.extra`, or veto the save."""
 
         def on_snapshot(
             self,
@@ -523,7 +523,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The values of a checkpoint are copied or written. From now on, the weights may change."""
+            """All values of a checkpoint are copied or written. After this event, the weights may change."""
 
         def on_commit(
             self,
@@ -542,7 +542,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk. After a write in the background, `state` may be some steps further."""
+            """A checkpoint is complete on disk. If the write ran in the background, `state` may be at a later step."""
 
         def on_save(
             self,
@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. Announced before the next save, or when training ends."""
+            """The retention policy deleted a checkpoint. The event comes before the next save or when training ends."""
 
         def on_push_begin(
             self,
@@ -617,7 +617,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An epoch ends: it is complete, or it was stopped early."""
+            """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
 
         def on_best_loaded(
             self,
@@ -636,7 +636,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The best model was loaded, at the end of the training."""
+            """Training ends, and the best model was loaded."""
 
         def on_train_end(
             self,
@@ -654,7 +654,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE."""
+            """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
         def on_predict(
             self,
@@ -673,7 +673,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A prediction of a dataset (`trainer.predict`) is done."""
+            """`trainer.predict` has computed the predictions of a dataset."""
 
         def on_exception(
             self,
@@ -692,7 +692,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An error ends the session. It is raised after all handlers ran."""
+            """An error ends the session. The error is raised after all handlers ran."""
 
         def on_close(
             self,
@@ -710,7 +710,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The session ends, with or without an error: release resources. Handlers run in reverse order."""
+            """The session ends, with or without an error. Handlers release resources, and run in reverse order."""
 
         def on_end(
             self,
@@ -728,7 +728,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."""
+            """The program calls `trainer.end()`. Trackers close their runs. Handlers run in reverse order."""
 
 class TypedEventMethods(EventMethods):
     def on_init_end(
@@ -747,7 +747,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The trainer is constructed."""
+        """The construction of the trainer is complete."""
 
     def on_setup(
         self,
@@ -765,7 +765,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A session begins. Build now: wrap the model, fill the seams of the step, open files and connections."""
+        """A session begins. Handlers wrap the model, fill the seams of the step, and open files and connections."""
 
     def on_load(
         self,
@@ -784,7 +784,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The run is restored from a checkpoint."""
+        """All states of the run were restored from a checkpoint."""
 
     def on_train_begin(
         self,
@@ -878,7 +878,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The loss of a batch is computed, and not yet backpropagated. Set `run.loss` to replace it."""
+        """The loss of a batch is computed. The backward pass comes next. Set `run.loss` to replace the loss."""
 
     def on_substep_end(
         self,
@@ -901,7 +901,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A batch is backpropagated, and more batches of this step follow."""
+        """The backward pass of a batch is complete, and more batches of this step follow."""
 
     def on_gradients(
         self,
@@ -924,7 +924,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """All gradients of the step are computed. Loss scaling is undone, and clipping comes next."""
+        """All gradients of the step are computed, without loss scaling. Clipping comes next."""
 
     def on_pre_optimizer_step(
         self,
@@ -947,7 +947,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The gradients are clipped. The optimizer updates the weights next."""
+        """The clipping of the gradients is complete. The optimizer updates the weights next."""
 
     def on_optimizer_step(
         self,
@@ -970,7 +970,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+        """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
 
     def on_step_end(
         self,
@@ -993,7 +993,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The step is complete, and `state.global_step` counts it. The gradients are cleared."""
+        """The step is complete, and `state.global_step` includes this step. The gradients are cleared."""
 
     def on_log_due(
         self,
@@ -1012,7 +1012,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A log is due: collect the values and log them. The callback `Log` does this."""
+        """A log is due. The callback `Log` collects the values and logs them."""
 
     def on_log(
         self,
@@ -1031,7 +1031,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Values are logged. A handler in a stage before REPORT may add values."""
+        """The run logs values. A handler in a stage before REPORT may add values."""
 
     def on_evaluate_due(
         self,
@@ -1050,7 +1050,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An evaluation is due: evaluate now. The callback `Evaluate` does this."""
+        """An evaluation is due. The callback `Evaluate` runs the evaluation."""
 
     def on_evaluate_begin(
         self,
@@ -1108,7 +1108,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """One dataset is evaluated, and its metrics are not logged yet. A handler may add metrics."""
+        """The metrics of one dataset are computed, but not logged yet. A handler may add metrics."""
 
     def on_evaluate(
         self,
@@ -1127,7 +1127,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """One dataset is evaluated, and its metrics are logged."""
+        """The metrics of one dataset are computed and logged."""
 
     def on_evaluate_end(
         self,
@@ -1146,7 +1146,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The evaluation ends. `metrics` holds the metrics of all its datasets."""
+        """The evaluation of all datasets is complete. `metrics` holds the metrics of all datasets."""
 
     def on_save_due(
         self,
@@ -1165,7 +1165,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is due: save now. The callback `Checkpoint` does this."""
+        """A checkpoint is due. The callback `Checkpoint` saves the checkpoint."""
 
     def on_save_begin(
         self,
@@ -1184,7 +1184,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is about to be written. Add values to `checkpoint.extra`, or veto the save."""
+        """A checkpoint is about to be written. A handler may add values to `checkpoint.extra`, or veto the save."""
 
     def on_snapshot(
         self,
@@ -1203,7 +1203,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The values of a checkpoint are copied or written. From now on, the weights may change."""
+        """All values of a checkpoint are copied or written. After this event, the weights may change."""
 
     def on_commit(
         self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk. After a write in the background, `state` may be some steps further."""
+        """A checkpoint is complete on disk. If the write ran in the background, `state` may be at a later step."""
 
     def on_save(
         self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. Announced before the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes before the next save or when training ends."""
 
     def on_push_begin(
         self,
@@ -1297,7 +1297,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An epoch ends: it is complete, or it was stopped early."""
+        """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
 
     def on_best_loaded(
         self,
@@ -1316,7 +1316,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The best model was loaded, at the end of the training."""
+        """Training ends, and the best model was loaded."""
 
     def on_train_end(
         self,
@@ -1334,7 +1334,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends without an error. `Log` logs the summary of the training here, in stage PREPARE."""
+        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
     def on_predict(
         self,
@@ -1353,7 +1353,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A prediction of a dataset (`trainer.predict`) is done."""
+        """`trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(
         self,
@@ -1372,7 +1372,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An error ends the session. It is raised after all handlers ran."""
+        """An error ends the session. The error is raised after all handlers ran."""
 
     def on_close(
         self,
@@ -1390,7 +1390,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The session ends, with or without an error: release resources. Handlers run in reverse order."""
+        """The session ends, with or without an error. Handlers release resources, and run in reverse order."""
 
     def on_end(
         self,
@@ -1408,4 +1408,4 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The program calls `trainer.end()`: trackers close their runs. Handlers run in reverse order."""
+        """The program calls `trainer.end()`. Trackers close their runs. Handlers run in reverse order."""

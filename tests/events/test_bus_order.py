@@ -225,7 +225,7 @@ def test_describe_lists_each_handled_event_and_its_handlers_in_order(run, heard)
     attach(run, heard, "Metrics", stage=Stage.MEASURE)
     attach(run, heard, "Saver", "on_save")
     assert run.bus.describe().splitlines() == [
-        "on_log: Values are logged. A handler in a stage before REPORT may add values.",
+        "on_log: The run logs values. A handler in a stage before REPORT may add values.",
         "  MEASURE  Metrics",
         "  REPORT   Tracker",
         "on_save: A checkpoint is complete on disk. If a callback handles this event, training waits for the write.",
