@@ -115,32 +115,32 @@ def events_page() -> str:
         "(writing_callbacks.md) explains how to write a handler.",
         _fenced("python", _EVENTS_EXAMPLE),
         f"An event is a named moment of a run. There are {len(EVENTS)} events. When a run *announces* an event, it "
-        "calls the handlers of this event. A handler is a method of a callback with the name of the event, or a "
-        "function passed to `trainer.on(name, function)`. The handlers of an event run in "
+        "calls the handlers of this event. A handler is a method of a callback, and has the name of the event. A "
+        "function that you pass to `trainer.on(name, function)` is also a handler. The handlers of an event run in "
         "[stages](writing_callbacks.md#stages), from PREPARE to RELEASE. Handlers without a stage run in DECIDE.",
-        "The section of an event says:",
-        "- ***Work* or *Fact*.** *Work*: some work is due, and a handler must do it. Usually a callback of "
-        "trainbus does it, such as `Log`, `Evaluate` or `Checkpoint`. *Fact*: something begins or happened, and your "
-        "handler may react.\n"
-        f"- **Shared with transformers.** {shared} events have the same name and the same parameters in transformers' "
-        "`TrainerCallback`, and are announced at the same moment. A callback written for transformers runs here "
-        "unchanged.\n"
-        "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. They count "
-        "steps, epochs or announcements; the section says which. For example, `every=10` calls the function at every "
-        "tenth step, if the filters count steps. The first count is 1.\n"
+        "The section of an event has these parts:",
+        "- ***Work* or *Fact*.** *Work* means that some work is due, and that a handler must do this work. In most "
+        "runs, a callback of trainbus does the work, such as `Log`, `Evaluate` or `Checkpoint`. *Fact* means that "
+        "something begins or has happened. Your handler may react.\n"
+        f"- **Shared with transformers.** {shared} events have the same name in transformers' `TrainerCallback`, and "
+        "are announced at the same moment. Their handlers receive all parameters of transformers. A callback that was "
+        "written for transformers runs unchanged with trainbus.\n"
+        "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. The section "
+        "says whether the filters count steps, epochs or announcements of the event. If the filters count steps, "
+        "`every=10` calls the function at every tenth step. The count starts at 1.\n"
         "- **Parameters.** The table lists the parameters that only this event passes. A handler can also name the "
         "[parameters of every event](#parameters-of-every-event).",
         "## Parameters of every event",
         "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all "
-        "parameters. If a handler names an unknown parameter, or annotates a parameter with a wrong type, attaching "
-        "the callback raises an error.",
+        "parameters. If a handler names an unknown parameter, or annotates a parameter with a wrong type, the trainer "
+        "refuses the callback with an error.",
         _params(COMMON),
         "## The events, in the order of a run",
         *(_event(event) for event in EVENTS),
         "## Recorded runs",
         "These lists show the order of events in small runs. The number on the left is the number of completed steps. "
-        "It holds until the next number. To record your own run, use `with trainbus.events.record(trainer.bus) as "
-        "trace:`, and print `trace` after the run.",
+        "A line without a number has the number of the line above. To record your own run, call `trainer.train()` "
+        "inside `with trainbus.events.record(trainer.bus) as trace:`. Then print `trace`.",
         *_recordings(),
     ]
     return _page(parts)
@@ -180,9 +180,9 @@ def _deprecated(param: Param) -> str:
 
 _COUNTED = {
     Clock.CALLS: "announcements of this event",
-    Clock.STEP: "steps, the current one included",
+    Clock.STEP: "steps, including the step that runs",
     Clock.STEPS_DONE: "completed steps",
-    Clock.EPOCH: "epochs",
+    Clock.EPOCH: "epochs, including the epoch that begins or ends",
 }
 
 
@@ -239,13 +239,14 @@ def _recordings() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, _silence():
         options = {"logging_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
         trainer = _trainer(folder, **options, per_device_eval_batch_size=4)
-        yield "### Training: two steps of two batches each, then a log, an evaluation and a checkpoint"
+        yield "### A training with a log, an evaluation and a checkpoint"
+        yield "The training has two steps. Each step has two batches."
         yield _fenced("text", str(_recorded(trainer.train, trainer)))
         trainer = _trainer(folder, **{**options, "num_train_epochs": 2, "save_strategy": "no", "eval_strategy": "no"})
-        yield "### Resuming from that checkpoint"
+        yield "### A training that resumes from this checkpoint"
         resumed = _recorded(lambda: trainer.train(resume_from_checkpoint=True), trainer)
         yield _fenced("text", "\n".join(str(resumed).splitlines()[:5]) + "\n       ...")
-        yield "### Predicting"
+        yield "### A prediction"
         trainer = _trainer(folder, per_device_eval_batch_size=4)
         yield _fenced("text", str(_recorded(lambda: trainer.predict(_Rows()), trainer)))
         yield "### Events at the end of a run"
@@ -256,7 +257,7 @@ def _recordings() -> Iterator[str]:
             "`max_steps` is reached inside an epoch": ((), {"max_steps": 1}),
             "a handler raises": ((_Fail(),), {}),
             "the model or the data raises": ((), {"fail": True}),
-            "Ctrl-C": ((_Interrupt(),), {}),
+            "you press Ctrl-C": ((_Interrupt(),), {}),
         }
         closing = ("on_epoch_end", "on_train_end", "on_exception", "on_close")
         rows = []
@@ -265,7 +266,10 @@ def _recordings() -> Iterator[str]:
             heard = _recorded(trainer.train, trainer).events
             rows.append((ending, *("yes" if event in heard else "-" for event in closing)))
         yield _table(("The run ends because", *(f"`{event}`" for event in closing)), rows)
-        yield "`trainer.end()` announces `on_end`. Call it when your program does not need the trainer any more."
+        yield (
+            "`trainer.end()` announces `on_end`. Call `trainer.end()` when your program does not need the trainer any "
+            "more."
+        )
 
 
 @contextmanager
@@ -562,31 +566,33 @@ def parity_page() -> str:
         NOTICE,
         "# Parity with transformers' Trainer",
         "Check here whether a test compares your settings with transformers.",
-        "Example: you train with `lr_scheduler_type='cosine'`. The table [Learning rates](#learning-rates) has the row "
-        "*cosine*. Its column *TrainingArguments* shows the tested arguments. Its last column is empty, so both "
-        "trainers "
-        "give equal results with these arguments.",
+        "For example, you train with `lr_scheduler_type='cosine'`. The table [Learning rates](#learning-rates) has the "
+        "row *cosine*. The cell *TrainingArguments* of this row shows the tested arguments. The cell *Differs* is "
+        "empty, so both trainers give equal results with these arguments.",
         f"The tests run {count} trainings (*cases*) with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
         f"CPU. "
-        "They compare, bit for bit:",
+        "The tests compare these results bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
-        "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
+        "checkpoints,\n- the results of `evaluate()` and `predict()` after the training.",
         "The tests also generate 300 random programs from models, data, arguments, callbacks and resume points. For "
-        "these programs, they compare the results above and the order in which callbacks run. `make torture` "
-        "generates 3,000 more programs.",
+        "each program, the tests compare the same results, and the order in which callbacks run. The command "
+        "`make torture` generates and compares 3,000 more programs.",
         "## Summary",
-        _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
+        _table(("Subject", "Cases", "Cases with a difference"), _subjects(SUBJECTS)),
         "## How to read the tables",
-        "- *What happens*: the behavior that the case tests.\n"
-        f"- *TrainingArguments*: the arguments of the case. Other arguments are {base()}.\n"
-        "- *Trainer*: the inputs that the case passes to the Trainer, if they are not the default ones. The default "
-        "inputs are a small BERT classifier and two lists of samples.\n"
-        "- *Differs*: a deliberate difference that the case meets; empty for most cases. The comparison leaves out "
-        "only this difference.",
-        "## Differences that the cases meet",
-        "The column *Differs* uses these names. Each name stands for a row of [the differences](differences.md).",
+        "- *What happens* describes the behavior that the case tests.\n"
+        "- *TrainingArguments* shows the arguments that the case sets. All cases also use these arguments, unless the "
+        f"cell shows another value: {base()}.\n"
+        "- *Trainer* names the inputs of the Trainer that the case replaces. The default inputs are a small BERT "
+        "classifier and two lists of samples.\n"
+        "- *Differs* names a deliberate difference that affects the case. The comparison leaves out only this "
+        "difference. The cell is empty for most cases.",
+        "## Differences that affect cases",
+        "The column *Differs* uses these names. Each name stands for one row of the page "
+        "[differences](differences.md).",
         _table(
-            ("Name", "Row of the differences"), ((name, difference.row) for name, difference in DIFFERENCES.items())
+            ("Name", "Row of the page on differences"),
+            ((name, difference.row) for name, difference in DIFFERENCES.items()),
         ),
     ]
     for subject, cases in SUBJECTS.items():
