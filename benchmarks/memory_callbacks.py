@@ -5,6 +5,8 @@
     python benchmarks/memory_callbacks.py backward
     python benchmarks/memory_callbacks.py offload
     python benchmarks/memory_callbacks.py loss
+    python benchmarks/memory_callbacks.py rounding
+    python benchmarks/memory_callbacks.py float8
 
 - `compile`: a transformer of 12 layers, compiled as a whole or layer by layer. The values are the seconds of the first
   step, with an empty cache of the compiler, and the median of later steps.
@@ -13,6 +15,9 @@
 - `offload`: the bytes that the layers save for backward: moved to host memory, and left in place.
 - `loss`: the peak of the bytes of all live tensors in a step of a Llama with 32,000 tokens in its vocabulary, and the
   median of the step times without the measurement of memory.
+- `rounding`: the bytes of weights, gradients and optimizer state per parameter, at the update of a step. Also the mean
+  loss of the last 20 of 300 steps with a small learning rate.
+- `float8`: the mean loss of the last 20 of 300 steps. Float8 is emulated, so its speed is not measured.
 
 Every measurement runs in a process of its own. The two variants of a subject take turns. The printed values are from
 the best turn of each.
@@ -44,6 +49,7 @@ from trainbus import (
     ChunkedCrossEntropy,
     CollectGarbage,
     Compile,
+    HalfWeights,
     OffloadActivations,
     OptimizerInBackward,
     Trainer,
@@ -222,11 +228,101 @@ def measure_loss(variant: str) -> dict[str, float]:
     return {"peak MB": watch.peak / 1e6, "step ms": 1e3 * statistics.median(timing.seconds[1:])}
 
 
+def bytes_in(value: Any) -> int:
+    """Return the bytes of all tensors in nested values. A tensor of torchao consists of other tensors."""
+    if hasattr(value, "__tensor_flatten__"):
+        return sum(bytes_in(getattr(value, name)) for name in value.__tensor_flatten__()[0])
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return sum(map(bytes_in, values))
+
+
+class LastLosses(Callback):
+    """Keeps the loss of each step."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_loss(self, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss.detach()))
+
+    @property
+    def mean(self) -> float:
+        """The mean of the last 20 losses."""
+        return statistics.mean(self.losses[-20:])
+
+
+class Held(Callback):
+    """Measures the bytes of weights, gradients and optimizer state in the second step."""
+
+    bytes = 0
+
+    def on_pre_optimizer_step(self, run: Any, state: Any) -> None:
+        if state.global_step == 1:
+            updated = [weight for group in run.optimizer.param_groups for weight in group["params"]]
+            weights = {id(weight): weight for weight in (*run.model.parameters(), *updated)}.values()
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            self.bytes = bytes_in([*weights]) + bytes_in(gradients) + bytes_in(dict(run.optimizer.state))
+
+
+class InHalf(nn.Module):
+    """A model with bfloat16 weights and inputs, and float32 outputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model.bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the model."""
+        return self.model(x.bfloat16() if x.is_floating_point() else x).float()
+
+
+def measure_rounding(variant: str) -> dict[str, float]:
+    """Train with bfloat16 weights and other optimizers: a stack of layers for the bytes, a transformer for the loss."""
+    optim, rounds, half = {
+        "float32": ("adamw_torch", False, False),
+        "HalfWeights": ("adamw_torch", False, False),
+        "bfloat16": ("adamw_torch", False, True),
+        "8 bits, nearest": ("adamw_torch_8bit", False, True),
+        "8 bits, stochastic": ("adamw_torch_8bit", True, True),
+        "4 bits, stochastic": ("adamw_torch_4bit", True, True),
+    }[variant]
+    options = {"optim": optim, "optim_args": "bf16_stochastic_round=True" if rounds else None}
+    beside = [HalfWeights("bf16")] if variant == "HalfWeights" else []
+    torch.manual_seed(0)
+    held, stack, losses = Held(), Stack(), LastLosses()
+    data = TensorDataset(torch.randn(8, 256), torch.zeros(8, dtype=torch.long))
+    torch.compiler.set_stance("force_eager")  # torchao compiles its update
+    train(InHalf(stack) if half else stack, data, *beside, held, max_steps=2, per_device_train_batch_size=1, **options)
+    model = InHalf(Transformer()) if half else Transformer()
+    train(model, sentences(), *beside, losses, max_steps=300, learning_rate=1e-4, **options)
+    return {
+        "bytes per parameter": held.bytes / sum(weight.numel() for weight in stack.parameters()),
+        "loss": losses.mean,
+    }
+
+
+def measure_float8(variant: str) -> dict[str, float]:
+    """Train the transformer with emulated float8."""
+    from trainbus import Float8  # imports torchao
+
+    losses = LastLosses()
+    made = [] if variant == "float32" else [Float8(variant, emulate=True)]  # type: ignore[arg-type]
+    train(Transformer(), sentences(), *made, losses, max_steps=300, learning_rate=1e-3)
+    return {"loss": losses.mean}
+
+
 SUBJECTS: dict[str, tuple[Callable[[str], dict[str, float]], tuple[str, ...]]] = {
     "compile": (measure_compile, ("whole", "regions", "none")),
     "garbage": (measure_garbage, ("automatic", "CollectGarbage", "without freeze")),
     "backward": (measure_backward, ("ordinary", "OptimizerInBackward")),
     "loss": (measure_loss, ("ordinary", "ChunkedCrossEntropy", "chunk=None")),
+    "rounding": (
+        measure_rounding,
+        ("float32", "HalfWeights", "bfloat16", "8 bits, nearest", "8 bits, stochastic", "4 bits, stochastic"),
+    ),
+    "float8": (measure_float8, ("float32", "tensorwise", "rowwise", "rowwise_with_gw_hp")),
     "offload": (measure_offload, ("1 MiB", "64 KiB", "all")),
 }
 """The measurements: a function, and the variants that it compares."""

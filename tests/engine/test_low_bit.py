@@ -125,13 +125,13 @@ def test_an_optimizer_of_the_program_serves_two_trainers(tmp_path):
 
 
 @pytest.mark.parametrize("beside", [[], [HalfWeights("bf16")]], ids=["float32", "master weights"])
-def test_an_option_without_effect_is_told(beside, tmp_path, caplog):
+def test_a_warning_names_an_option_without_effect(beside, tmp_path, caplog):
     caplog.set_level(logging.WARNING, "trainbus")
     build(tmp_path, *beside, model=Half().float(), max_steps=1).train()
     assert "bf16_stochastic_round=True has no effect: no weight that the optimizer updates is bfloat16" in caplog.text
 
 
-def test_nothing_is_told_for_bfloat16_weights(tmp_path, caplog):
+def test_bfloat16_weights_cause_no_warning(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "trainbus")
     build(tmp_path, max_steps=1).train()
     assert "has no effect" not in caplog.text
