@@ -260,7 +260,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_gradients",
-        "All gradients of the step are computed, without loss scaling. Clipping comes next.",
+        "All gradients of the step are computed, and loss scaling is undone. Clipping comes next.",
         _BEFORE_CLIPPING,
         clock=Clock.STEP,
     ),
@@ -272,7 +272,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     _shared(
         "on_optimizer_step",
-        "The optimizer has updated the weights. The gradients still exist. A skipped update has no such event.",
+        "The weights are updated, and the gradients still exist. If the update is skipped, no event is announced.",
         _BEFORE_UPDATE,
         Clock.STEP,
     ),
@@ -346,7 +346,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared(
         "on_epoch_end",
-        "The run leaves an epoch, because the epoch is complete or because a stop comes first.",
+        "The run leaves an epoch, because the epoch is complete or because a handler requests a stop.",
         clock=Clock.EPOCH,
     ),
     Event("on_best_loaded", "Training ends, and the best model was loaded.", (_CHECKPOINT,)),
@@ -354,7 +354,7 @@ EVENTS: tuple[Event, ...] = (
         "on_train_end",
         "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",
     ),
-    _shared("on_predict", "`trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
+    _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event("on_exception", "An error ends the session. The error is raised after all handlers ran.", (_EXCEPTION,)),
     Event(
         "on_close", "The session ends, with or without an error. Handlers release resources, and run in reverse order."

@@ -38,13 +38,13 @@ class EventMethods:
         """The backward pass of a batch is complete, and more batches of this step follow."""
 
     def on_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """All gradients of the step are computed, without loss scaling. Clipping comes next."""
+        """All gradients of the step are computed, and loss scaling is undone. Clipping comes next."""
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """The clipping of the gradients is complete. The optimizer updates the weights next."""
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
+        """The weights are updated, and the gradients still exist. If the update is skipped, no event is announced."""
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
         """The step is complete, and `state.global_step` includes this step. The gradients are cleared."""
@@ -95,7 +95,7 @@ class EventMethods:
         """A model is about to be pushed to a hub."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
+        """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
 
     def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any:
         """Training ends, and the best model was loaded."""
@@ -104,7 +104,7 @@ class EventMethods:
         """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
     def on_predict(self, *args: Any, **kwargs: Any) -> Any:
-        """`trainer.predict` has computed the predictions of a dataset."""
+        """A call of `trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(self, *args: Any, **kwargs: Any) -> Any:
         """An error ends the session. The error is raised after all handlers ran."""

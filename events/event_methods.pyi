@@ -244,7 +244,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """All gradients of the step are computed, without loss scaling. Clipping comes next."""
+            """All gradients of the step are computed, and loss scaling is undone. Clipping comes next."""
 
         def on_pre_optimizer_step(
             self,
@@ -290,7 +290,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
+            """The weights are updated, and the gradients still exist. If the update is skipped, no event is announced."""
 
         def on_step_end(
             self,
@@ -617,7 +617,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
+            """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
 
         def on_best_loaded(
             self,
@@ -673,7 +673,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """`trainer.predict` has computed the predictions of a dataset."""
+            """A call of `trainer.predict` has computed the predictions of a dataset."""
 
         def on_exception(
             self,
@@ -924,7 +924,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """All gradients of the step are computed, without loss scaling. Clipping comes next."""
+        """All gradients of the step are computed, and loss scaling is undone. Clipping comes next."""
 
     def on_pre_optimizer_step(
         self,
@@ -970,7 +970,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The optimizer has updated the weights. The gradients still exist. A skipped update has no such event."""
+        """The weights are updated, and the gradients still exist. If the update is skipped, no event is announced."""
 
     def on_step_end(
         self,
@@ -1297,7 +1297,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The run leaves an epoch, because the epoch is complete or because a stop comes first."""
+        """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
 
     def on_best_loaded(
         self,
@@ -1353,7 +1353,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """`trainer.predict` has computed the predictions of a dataset."""
+        """A call of `trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(
         self,
