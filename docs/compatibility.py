@@ -29,24 +29,28 @@ DIFFERS = {
     "accelerator_config": (
         "With several ranks, `split_batches=True`, `dispatch_batches=True` and `even_batches=False` are refused."
     ),
-    "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
+    "auto_find_batch_size": "Each attempt starts from the weights and RNG states that the first attempt started from.",
     "bf16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "debug": (
-        "`underflow_overflow` raises an error that names the layer, and prints nothing. `tpu_metrics_debug` is refused."
+        "With `underflow_overflow`, overflow raises an error that names the layer. Nothing is printed. "
+        "`tpu_metrics_debug` is refused."
     ),
     "deepspeed": (
         "The arguments fill missing sections of the configuration, as in transformers 4. Checkpoints are plain files."
     ),
     "fsdp": (
-        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config={'mixed_precision': 'bf16'}` gathers "
-        "weights in half precision."
+        "FSDP2 of PyTorch shards the model. With `bf16`, the model computes in autocast. With "
+        "`fsdp_config={'mixed_precision': 'bf16'}`, ranks gather the weights in half precision."
     ),
     "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "fp16_opt_level": "An argument of PaddleNLP. The value `O3` is [refused](#values-that-are-refused).",
-    "logging_first_step": "As in transformers. PaddleNLP also evaluates after the first step: use `Evaluate(at(1))`.",
-    "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
-    "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
+    "logging_first_step": (
+        "The argument works as in transformers. PaddleNLP also evaluates after the first step. To do the same, add "
+        "`Evaluate(at(1))`."
+    ),
+    "logging_nan_inf_filter": "The argument is False by default, so that the log shows NaN and infinite losses.",
+    "logging_steps": "If the planned end of the run is between two logs, the last steps are also logged.",
     "minimum_eval_times": (
         "An argument of PaddleNLP. trainbus does not round the evaluation interval to a multiple of 10. With "
         "`eval_strategy='epoch'`, it refuses the argument."
@@ -54,26 +58,32 @@ DIFFERS = {
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "By default, each tracker chooses the project. In transformers, the default is `huggingface`.",
     "report_to": (
-        "`all` selects the installed trackers that trainbus has. Names of other trackers are refused, unless a plugin "
-        "adds them."
+        "`all` selects every installed tracker that trainbus supports. Other names are refused, unless a plugin adds "
+        "the "
+        "tracker."
     ),
     "restore_callback_states_from_checkpoint": (
-        "On by default. The attached callbacks receive the states. transformers replaces the attached callbacks."
+        "The argument is True by default. The attached callbacks receive the states. transformers replaces the "
+        "attached "
+        "callbacks."
     ),
     "sharding": (
         "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
     ),
-    "sharding_degree": "An argument of PaddleNLP. It has the same meaning as in PaddleNLP.",
+    "sharding_degree": "An argument of PaddleNLP with the same meaning.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
     "sharded_ddp": (
-        "An argument of transformers 4. `simple` uses fairscale. Other values use FSDP2, or the FSDP of fairscale if "
-        "they contain `fairscale`."
+        "An argument of transformers 4. `simple` uses fairscale. Values that contain `fairscale` use the FSDP of "
+        "fairscale. Other values use FSDP2."
     ),
     "scale_loss": (
-        "An argument of PaddleNLP, where the default is 32768. The default here is 65536, as in transformers."
+        "An argument of PaddleNLP. The default is 65536, as in transformers. In PaddleNLP, the default is 32768."
     ),
     "torch_empty_cache_steps": "The cache is emptied at the end of a step. transformers empties it inside the step.",
-    "warmup_ratio": "An argument of transformers 4. In transformers 5, a `warmup_steps` below 1 has this meaning.",
+    "warmup_ratio": (
+        "An argument of transformers 4. In transformers 5, a value of `warmup_steps` below 1 is also a fraction of the "
+        "run."
+    ),
 }
 """Argument -> how it differs from transformers, in short sentences."""
 
@@ -92,15 +102,16 @@ def page(table: Table, notice: str) -> list[str]:
         notice,
         "# Compatibility",
         "Look up whether an argument, an optimizer or a method of another trainer works. "
-        f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
-        "older trainers. The tests check that results are equal, bit for bit: see [parity](parity.md). "
+        f"The page compares trainbus with transformers {transformers.__version__}, and lists the arguments of "
+        "PaddleNLP and of older trainers. Tests check that results are equal bit for bit. [Parity](parity.md) lists "
+        "these tests. "
         "[Differences](differences.md) lists the deliberate differences.",
         "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
         "for "
-        "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for it. "
-        "An argument of transformers behaves as in transformers if only [All arguments](#all-arguments) lists it.",
-        "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use "
-        "instead.",
+        "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for "
+        "this argument. If an argument of transformers is only in the table [All arguments](#all-arguments), the "
+        "argument behaves as in transformers.",
+        "*Refused* means that trainbus raises an error. The error says what to use instead.",
         "## Summary",
         table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
         "## Arguments that behave differently",
@@ -114,11 +125,12 @@ def page(table: Table, notice: str) -> list[str]:
         "argument.",
         table(("Argument", "From", "What it does"), _arguments(theirs, ours)),
         "## Other names of arguments",
-        "Programs for older versions of transformers and for other trainers may use these names. They still work. Most "
-        "of them emit a `FutureWarning`.",
+        "Programs for older versions of transformers and for other trainers may use these names. The names still work. "
+        "Most "
+        "of these names emit a `FutureWarning`.",
         table(("Name", "From", "Meaning"), _aliases(theirs)),
         "## Optimizers",
-        "`optim=` takes these names. A package is imported when its optimizer is used.",
+        "`optim=` takes these names. trainbus imports a package only if the run uses an optimizer of this package.",
         table(("Name", "Package"), ((f"`{name}`", needs) for name, needs, why in _optimizers() if not why)),
         "### Optimizers that are refused",
         "\n".join(_refused_optimizers()),
@@ -134,8 +146,8 @@ def page(table: Table, notice: str) -> list[str]:
         table(("Method", "When an override is called, and what it returns"), _called(transformers.Trainer)),
         "### Methods that are never called",
         "If a subclass overrides one of these methods, a warning says what to use instead. "
-        f"Your code can still call {_code(_uncalled_but_present(transformers.Trainer))}. The other methods do not "
-        "exist.",
+        f"Of these methods, your code can still call {_code(_uncalled_but_present(transformers.Trainer))}. trainbus "
+        "does not have the other methods.",
         table(("Method", "What to use instead"), _never(transformers.Trainer)),
         "## Attributes of the Trainer",
         "These attributes of transformers' Trainer do not exist, or have another meaning. All other attributes exist.",
@@ -154,15 +166,17 @@ def page(table: Table, notice: str) -> list[str]:
         "[Libraries](migration.md#libraries-of-transformers) shows how to use trainbus with these libraries.",
         "Of these names, the following work as in transformers and accelerate:",
         "\n".join(f"- `{kind}`: {_code(names.split())}." for kind, names in WORKS.items()),
-        "The other names that the libraries use differ, or are refused. A program that reads a refused name gets an "
-        "error.",
+        "The table lists the other names that these libraries use. A name that *differs* exists, but has another "
+        "meaning "
+        "or effect. A program that reads a *refused* name gets an error.",
         table(("Name", "In trainbus", "Remark"), rows()),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
-        "A subclass of `transformers.TrainerCallback` runs unchanged. If it has a handler for an event that is not in "
-        "the table, trainbus logs a warning.",
+        "A subclass of `transformers.TrainerCallback` runs unchanged. If the subclass has a handler for an event that "
+        "is "
+        "not in the table, trainbus logs a warning.",
         "## Code that reads each argument",
-        "This list is for developers of trainbus. It names the classes and modules that read each argument.",
+        "This list is for developers of trainbus. The list names the classes and modules that read each argument.",
         "\n".join(f"- `{name}`: {_code(who)}." for name, who in sorted(_readers(ours).items())),
     ]
 
@@ -177,7 +191,11 @@ def _summary(theirs: dict[str, Any], ours: dict[str, Any], trainer: type) -> Ite
     yield "Arguments and names of trainbus, PaddleNLP and older trainers", str(len(more)), "-"
     yield "Optimizers", str(len(built)), str(len([*_optimizers()]) - len(built))
     yield "Schedules", str(len(SCHEDULES)), "-"
-    yield "Methods of `Trainer`, private ones included", str(len(available)), str(len(methods) - len(available))
+    yield (
+        "Methods of transformers' `Trainer`, including private methods",
+        str(len(available)),
+        str(len(methods) - len(available)),
+    )
     yield "Events of transformers", str(sum(event.origin == "transformers" for event in EVENTS)), "-"
     yield "Events of trainbus", str(sum(event.origin != "transformers" for event in EVENTS)), "-"
 
@@ -190,7 +208,7 @@ def _readers(ours: dict[str, Any]) -> dict[str, list[str]]:
 def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     groups = {name: group for group in TrainingArguments.__bases__ for name in vars(group).get("__annotations__", {})}
     for name in sorted(ours):
-        origin = "transformers" if name in theirs else "trainbus, PaddleNLP or older"
+        origin = "transformers" if name in theirs else "trainbus, PaddleNLP or older trainers"
         heading = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", groups[name].__name__.removesuffix("Arguments")).lower()
         yield f"[`{name}`](arguments.md#{heading})", origin, _beginning(ours[name].metadata["help"])
 

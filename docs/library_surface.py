@@ -35,35 +35,44 @@ WORKS = {
 
 DIFFERS = {
     "Trainer": {
-        "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
+        "accelerator": "The attribute is an object of trainbus. [The accelerator](#the-accelerator) lists its methods.",
         "callback_handler": (
             "A program may replace `call_event`. The engine calls the replacement in the stage `DECIDE`. The "
-            "replacement then must call the transformers callbacks itself."
+            "replacement must call the transformers callbacks."
         ),
-        "get_tp_size": "Always 1: tensor parallelism is not supported.",
+        "get_tp_size": "The method always returns 1, because tensor parallelism is not supported.",
         "objective": (
-            "The object that computes the loss. In transformers, the value of a hyperparameter search has this name."
+            "The attribute is the object that computes the loss. In transformers, it is the value of a hyperparameter "
+            "search."
         ),
     },
     "TrainingArguments": {
-        "accelerator_config": "`use_configured_state` has no effect: accelerate is not used.",
-        "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
-        "deepspeed_plugin": "Always None. The callback `DeepSpeed` has the configuration.",
-        "distributed_state": "It has only the distributed type, the world size, the ranks and the device.",
-        "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
-        "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
-        "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
-        "report_to": "Names of trackers that trainbus does not have are refused, unless a plugin adds them.",
+        "accelerator_config": "`use_configured_state` has no effect, because trainbus does not use accelerate.",
+        "auto_find_batch_size": (
+            "Each attempt starts from the weights and RNG states that the first attempt started from."
+        ),
+        "deepspeed_plugin": "The value is always None. The callback `DeepSpeed` has the configuration.",
+        "distributed_state": "The object has only the distributed type, the world size, the ranks and the device.",
+        "logging_nan_inf_filter": "The argument is False by default, so that the log shows NaN and infinite losses.",
+        "logging_steps": "If the planned end of the run is between two logs, the last steps are also logged.",
+        "parallelism_config": (
+            "The value is always None, because tensor, context and sequence parallelism are not supported."
+        ),
+        "report_to": "Names of trackers that trainbus does not support are refused, unless a plugin adds the tracker.",
         "torch_empty_cache_steps": (
             "The cache is emptied at the end of a step. transformers empties it inside the step."
         ),
         "train_sampling_strategy": "`batch_rebalance` is refused.",
     },
     "Accelerator": {
-        "even_batches": "An assignment has no effect: all ranks get the same number of batches.",
-        "parallelism_config": "Always None.",
-        "prepare": "Optimizers and schedules are returned as they are: the Trainer wraps what it uses.",
-        "prepare_model": "The Trainer's model is returned wrapped. Another model is only moved to the device.",
+        "even_batches": "An assignment has no effect, because all ranks get the same number of batches.",
+        "parallelism_config": "The value is always None.",
+        "prepare": (
+            "The method returns optimizers and schedules unchanged. The Trainer wraps its own optimizer and schedule."
+        ),
+        "prepare_model": (
+            "The method returns the Trainer's model with its wrapper. It moves any other model to the device."
+        ),
         "state": "The attributes for plugins of accelerate are None.",
     },
 }

@@ -817,7 +817,7 @@ def test_the_linear_schedule_of_paddlenlp_is_the_default_schedule() -> None:
         ),
         (
             "gpu:0",
-            "`device` is 'gpu:0'.*Use 'gpu', and start the program with CUDA_VISIBLE_DEVICES=0",
+            "`device` is 'gpu:0'.*Use 'gpu'. To select GPU 0, start the program with CUDA_VISIBLE_DEVICES=0",
         ),
         ("cuda:13", "CUDA_VISIBLE_DEVICES=0"),
     ],

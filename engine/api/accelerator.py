@@ -19,12 +19,12 @@ from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
 
-_CHECKPOINT = "`trainer.save_model` writes the model, and `control.request('save')` a checkpoint."
+_CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
 _TRACKER = "call `trainer.log`, and list trackers in `report_to`."
 _PREPARE = "call `prepare`. The Trainer prepares what it uses."
-_STEP = "callbacks fill the seams of a step. See `docs/writing_callbacks.md`."
-_MAIN = "test `is_main_process` or `is_local_main_process`."
-_FLAG = "callbacks raise flags on `trainer.control`. All ranks see them."
+_STEP = "a callback can change the step through a seam. See `docs/writing_callbacks.md`."
+_MAIN = "use `is_main_process` or `is_local_main_process` as a condition."
+_FLAG = "callbacks raise flags on `trainer.control`. All ranks see the flags."
 
 INSTEAD: dict[str, str] = {
     **dict.fromkeys(("save", "save_model", "save_state", "load_state", "register_for_checkpointing"), _CHECKPOINT),

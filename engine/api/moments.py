@@ -18,42 +18,52 @@ from .base import TrainerBase
 from .overrides import is_overridden
 
 CALLED: dict[str, str] = {
-    "_clip_grad_norm": "In each step with `max_grad_norm`, to clip the gradients. Returns their norm.",
-    "_determine_best_metric": "After each evaluation of the run. Returns whether its metric is the best so far.",
+    "_clip_grad_norm": "In each step with `max_grad_norm`. The override clips the gradients and returns their norm.",
+    "_determine_best_metric": (
+        "After each evaluation of the run. The override returns whether this evaluation is the best so far."
+    ),
     "_evaluate": "When an evaluation is due.",
-    "_finish_current_push": "When training ends. The engine itself waits for unfinished pushes.",
+    "_finish_current_push": (
+        "When training ends. The engine waits for unfinished pushes, so the override need not wait."
+    ),
     "_get_collator_with_removed_columns": (
-        "For each loader of a dataset without named columns. Returns the collator of the loader."
+        "For each loader of a dataset without named columns. The override returns the collator of the loader."
     ),
-    "_get_dataloader": "For each loader. Returns the loader.",
-    "_get_grad_norm": "In each step with `max_grad_norm`, after clipping. Returns the norm to log.",
-    "_get_learning_rate": "In each step, after the update. Returns the learning rate to log.",
+    "_get_dataloader": "For each loader. The override returns the loader.",
+    "_get_grad_norm": "In each step with `max_grad_norm`, after clipping. The override returns the norm to log.",
+    "_get_learning_rate": "In each step, after the update. The override returns the learning rate to log.",
     "_get_num_items_in_batch": (
-        "In each step, and for each evaluation batch. Returns the number of items over which the loss is averaged."
+        "In each step, and for each evaluation batch. The override returns the number of items over which the loss is "
+        "averaged."
     ),
-    "_inner_training_loop": "In `train()`, around the whole training. Returns what `train()` returns.",
+    "_inner_training_loop": "In `train()`, around the whole training. `train()` returns the result of the override.",
     "_load_best_model": "When training ends, with `load_best_model_at_end`.",
     "_load_callback_state": "In a resume, to restore the callback states.",
     "_load_from_checkpoint": "In a resume, to load the weights.",
     "_load_optimizer_and_scheduler": "In a resume, to restore the optimizer and the schedule.",
     "_load_rng_state": "In a resume, to restore the RNG states.",
     "_load_scaler": "In a resume, after the engine has restored the optimizer and the scaler.",
-    "_maybe_log_save_evaluate": "After each step and epoch, to log, evaluate and save what is requested.",
+    "_maybe_log_save_evaluate": (
+        "After each step and after each epoch. The override logs, evaluates and saves as the flags request."
+    ),
     "_move_model_to_device": "When the Trainer receives a model.",
     "_prepare_input": "For each batch. `_prepare_inputs` calls the override.",
     "_push_from_checkpoint": "After a checkpoint is written, with `push_to_hub`.",
-    "_remove_unused_columns": "For each loader of a dataset with named columns. Returns the dataset.",
+    "_remove_unused_columns": "For each loader of a dataset with named columns. The override returns the dataset.",
     "_save_checkpoint": "When a checkpoint is due. The files are on disk when `super()._save_checkpoint(...)` returns.",
-    "_save_optimizer_and_scheduler": "In each checkpoint, after the model. The engine also writes its own files.",
-    "_save_rng_state": "In each checkpoint, after the model. The engine also writes its own files.",
-    "_save_scaler": "In each checkpoint, after the model. The engine also writes its own files.",
+    "_save_optimizer_and_scheduler": "In each save, after the model was written. The override can add files.",
+    "_save_rng_state": "In each save, after the model was written. The override can add files.",
+    "_save_scaler": "In each save, after the model was written. The override can add files.",
     "_validate_args": "At construction, after the inputs are checked.",
-    "_wrap_model": "When training begins, but not for an evaluation. Returns the wrapped model, which each step calls.",
+    "_wrap_model": (
+        "When training begins, but not for an evaluation. The override returns the model that each step calls."
+    ),
     "autocast_smart_context_manager": "Around `compute_loss`. `compute_loss_context_manager` calls the override.",
     "compute_loss_context_manager": "Around `compute_loss`, in training and evaluation.",
     "create_accelerator_and_postprocess": "At construction, after `self.accelerator` is created.",
     "get_batch_samples": (
-        "In each step. Returns the batches of the step, and the number of items over which the loss is averaged."
+        "In each step. The override returns the batches of the step, and the number of items over which the loss is "
+        "averaged."
     ),
     "get_cp_size": "When training begins. `get_total_train_batch_size` calls the override.",
     "get_sp_size": "When training begins. `get_total_train_batch_size` calls the override.",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 _WRAPPED = "a callback wraps the model with `run.seams.fill(id, wrap_model=...)` in `on_setup`. See `ShardedDDP`."
-_LOOP = "the loop cannot be replaced. Handle the event you need; `trainer.describe()` lists them."
-_CLIP = "a callback clips with `run.seams.fill(id, clip=...)` in `on_setup`. `on_gradients` runs before clipping."
+_LOOP = "the loop cannot be replaced. Write a handler for an event of the loop. `docs/events.md` lists the events."
+_CLIP = (
+    "a callback clips gradients with `run.seams.fill(id, clip=...)` in `on_setup`. `on_gradients` runs before clipping."
+)
 _RESTORE = "handle `on_load`, which runs after everything is restored. A callback saves its state with `state_dict`."
-_RANKS = "accelerate is not used. `run.ranks` is the process group, and `DDP`, `FSDP` and others are callbacks."
+_RANKS = "accelerate is not used. `run.ranks` is the process group. Callbacks such as `DDP` and `FSDP` wrap the model."
 _GATHER = "override `evaluation_loop`. `accelerator.gather_for_metrics` gathers."
 _SEARCH = "`hyperparameter_search` runs the search. A callback sees each evaluation in `on_evaluate`."
 
 NEVER_CALLED: dict[str, str] = {
     "_build_accelerator_args": _RANKS,
-    "_defer_fsdp_gradient_reduction": "a callback does this with `run.seams.fill(id, synchronise=...)` in `on_setup`.",
+    "_defer_fsdp_gradient_reduction": (
+        "a callback defers the reduction with `run.seams.fill(id, synchronise=...)` in `on_setup`."
+    ),
     "_finalize_training": "handle `on_train_end` or `on_close`.",
-    "_get_output_dir": "the folder is `args.output_dir`.",
+    "_get_output_dir": "read `args.output_dir`.",
     "_has_mixed_mesh_grads": _CLIP,
     "_hp_search_setup": _SEARCH,
     "_init_training_state": "handle `on_train_begin`.",
@@ -40,17 +44,17 @@ NEVER_CALLED: dict[str, str] = {
 MISSING: dict[str, str] = {
     **NEVER_CALLED,
     "_created_lr_scheduler": "`trainer.lr_scheduler` is None until the schedule exists.",
-    "_eval_dataloaders": "`run.eval_dataloader` is the loader of an evaluation.",
-    "_loggers_initialized": "trackers are callbacks, and initialize themselves.",
+    "_eval_dataloaders": "`run.eval_dataloader` is the loader of the most recent evaluation.",
+    "_loggers_initialized": "each tracker is a callback that initializes itself.",
     "_memory_tracker": "`MemoryMetrics` measures memory.",
     "_loss_shifts_labels": "use `trainer.objective.shifts_labels`.",
     "_mixed_mesh_grads": "tensor parallelism is not supported.",
-    "compute_objective": "pass it to `hyperparameter_search`.",
+    "compute_objective": "pass the function to `hyperparameter_search`.",
     "current_flos": "use `state.total_flos`.",
     "deepspeed": "`trainer.model_wrapped` is DeepSpeed's engine when DeepSpeed trains the model.",
     "gather_function": "call `accelerator.gather_for_metrics`.",
-    "hp_name": "pass it to `hyperparameter_search`.",
-    "hp_search_backend": "pass it to `hyperparameter_search`.",
+    "hp_name": "pass `hp_name` to `hyperparameter_search`.",
+    "hp_search_backend": "pass `backend` to `hyperparameter_search`.",
     "is_distributed_loading_by_transformers": "every rank loads the whole model.",
     "is_fsdp_xla_enabled": "XLA is not supported.",
     "is_fsdp_xla_v1_enabled": "XLA is not supported.",

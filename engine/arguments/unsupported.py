@@ -9,12 +9,12 @@ from typing import Any
 
 _NO_APEX = "apex is no longer maintained. Remove the argument to use PyTorch's own mixed precision."
 _NO_ACCELERATOR = "only CUDA GPUs and CPUs are supported. Use 'gpu' or 'cpu'."
-_ONE_GPU = "the environment selects the GPU. Use 'gpu', and start the program with CUDA_VISIBLE_DEVICES=0, for example."
+_ONE_GPU = "the environment selects the GPU. Use 'gpu'. To select GPU 0, start the program with CUDA_VISIBLE_DEVICES=0."
 
 UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("train_sampling_strategy", "batch_rebalance"): (
-        "samples are not distributed over the ranks by their length. 'group_by_length' also saves padding: samples of "
-        "similar length share a batch."
+        "samples cannot be distributed over the ranks by length. Use 'group_by_length', which puts samples of similar "
+        "length into one batch."
     ),
     ("fp16_opt_level", "O3"): (
         "small updates would be lost in half precision. Use 'O2', which keeps float32 copies of the weights for the "
@@ -27,11 +27,11 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("device", "gpu:N"): _ONE_GPU,
     ("device", "cuda:N"): _ONE_GPU,
     ("report_to", "visualdl"): (
-        "VisualDL belongs to PaddlePaddle. Use 'tensorboard': its event files have the same curves."
+        "VisualDL belongs to PaddlePaddle. Use 'tensorboard'. The event files of TensorBoard have the same curves."
     ),
     ("parallelism_config", None): (
-        "tensor and sequence parallelism are not available. Use `fsdp`, `sharding` or `deepspeed`. `trainbus plan` "
-        "estimates which of them fits."
+        "tensor and sequence parallelism are not available. Use `fsdp`, `sharding` or `deepspeed`. The command "
+        "`trainbus plan` estimates which of these three fits in memory."
     ),
 }
 """(argument, refused value) -> reason and alternative. The key (argument, None) refuses every value except None. In a

@@ -106,7 +106,7 @@ _LAYERWISE = (
     "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after "
     "the backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
 )
-_NO_DEVICE = "It needs {}, and trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
+_NO_DEVICE = "This optimizer needs {}, but trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
 
 # Rows that several names share.
 

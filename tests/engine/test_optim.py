@@ -466,7 +466,9 @@ def test_layerwise_optimizers_are_refused_with_a_remedy(name):
 
 @pytest.mark.parametrize("name", NO_DEVICE)
 def test_optimizers_of_other_devices_are_refused_with_a_remedy(name):
-    with pytest.raises(ArgumentError, match=r"\(package torch_.*It needs an .*Use optim='adamw_torch_fused'"):
+    with pytest.raises(
+        ArgumentError, match=r"\(package torch_.*This optimizer needs an .*Use optim='adamw_torch_fused'"
+    ):
         build_optimizer(name, parameter_groups(tagger(), 0.0), lr=0.1)
 
 
