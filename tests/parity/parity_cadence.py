@@ -58,7 +58,7 @@ LOGS = {
     "first step logged, logs per epoch": Case(
         {"logging_strategy": "epoch", "logging_first_step": True},
         QUICK,
-        about="The argument works with every logging strategy.",
+        about="`logging_first_step` works with every logging strategy.",
     ),
     "NaN loss filtered": Case(
         {"logging_nan_inf_filter": True, "logging_steps": 3},
@@ -88,7 +88,9 @@ EVALUATIONS = {
         about="If `eval_steps` is not set, it is equal to `logging_steps`.",
     ),
     "evaluation at the end": Case(
-        steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is not a multiple of 5."
+        steps("evaluate", 5),
+        MEASURED,
+        about="The run evaluates after the last step, although this step is not a multiple of 5.",
     ),
     "eval_steps as a ratio": Case(
         steps("evaluate", 0.25), MEASURED, about="The interval is a quarter of twelve steps."
@@ -119,12 +121,14 @@ EVALUATIONS = {
         about="The evaluation before the first step draws no random numbers.",
     ),
     "evaluation only on start": Case(
-        {"eval_on_start": True}, MEASURED, about='The evaluation runs, also with `eval_strategy="no"`.'
+        {"eval_on_start": True},
+        MEASURED,
+        about='The evaluation before the first step runs, also with `eval_strategy="no"`.',
     ),
     "eval_delay at the last step": Case(
         steps("evaluate", 5, eval_delay=12),
         MEASURED,
-        about="The last step is evaluated, although it is not a multiple of 5.",
+        about="The run evaluates after the last step, although this step is not a multiple of 5.",
     ),
     "evaluation without logs": Case(
         steps("evaluate", 4, logging_strategy="no"),
@@ -134,19 +138,19 @@ EVALUATIONS = {
     "all intervals as ratios": Case(
         {**steps("log", 0.5), **steps("evaluate", 0.3), **steps("save", 0.4), "max_steps": 7},
         MEASURED,
-        about="Each ratio is rounded up on its own.",
+        about="Each interval is a fraction of the run, and is rounded up separately.",
         differs="last window",
     ),
     "several evaluation datasets": Case(
         {"eval_strategy": "epoch"},
         {**MEASURED, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}},
-        about="The log has one entry per dataset, with its name.",
+        about="The log has one entry per dataset, with the name of the dataset.",
     ),
 }
 """Cases about the moments of evaluations."""
 
 CHECKPOINTS = {
-    "checkpoint every five steps": Case(steps("save", 5), QUICK, about="A checkpoint is also written at the end."),
+    "checkpoint every five steps": Case(steps("save", 5), QUICK, about="The run also writes a checkpoint at the end."),
     "save_steps as a ratio": Case(
         steps("save", 0.5), QUICK, about="Checkpoints are written in the middle and at the end."
     ),
@@ -195,7 +199,7 @@ BEST = {
         None,
         **{**steps("evaluate", 2), **steps("save", 4)},
         differs="checkpoint of a new best",
-        about="trainbus also saves each new best model between the `save_steps`.",
+        about="In addition to the checkpoints of `save_steps`, trainbus saves each new best model.",
     ),
     "best model with ratios": best(
         None,
@@ -205,7 +209,7 @@ BEST = {
     ),
     "best transformers model": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3, "num_train_epochs": 4},
-        about="The model's own methods save and load it.",
+        about="The methods of the transformers model save and load the best model.",
     ),
     "best model with tied weights": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
@@ -218,12 +222,15 @@ BEST = {
         about="The model declares only some of its tied weights.",
     ),
     'save_strategy="best"': best(
-        "accuracy", eval_strategy="epoch", save_strategy="best", about="Each new best has a checkpoint."
+        "accuracy",
+        eval_strategy="epoch",
+        save_strategy="best",
+        about="Each evaluation with a new best metric writes a checkpoint.",
     ),
     'save_strategy="best" by steps': best(
         None,
         **{**steps("evaluate", 3), "save_strategy": "best"},
-        about="Each new lowest evaluation loss has a checkpoint.",
+        about="Each evaluation with a new lowest loss writes a checkpoint.",
     ),
     'save_strategy="best" without loading': best(
         "accuracy",

@@ -39,7 +39,7 @@ EVALUATING = {
     "predictions of different widths": kept("Predictions are padded with -100.", GPT2, test=texts(9, 2)),
     "eval_accumulation_steps": kept("Predictions move to the host every two batches.", eval_accumulation_steps=2),
     "eval_accumulation_steps, different widths": kept(
-        "The predictions are joined from several parts, with the same padding as in one part.",
+        "The run joins the predictions of several parts. The padding is the same as without the option.",
         GPT2,
         eval_accumulation_steps=1,
         test=texts(9, 2),
@@ -49,7 +49,7 @@ EVALUATING = {
         "No batch is padded to the width of another batch.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)
     ),
     "losses and inputs per batch": kept(
-        "Metrics get lists of arrays.",
+        "`compute_metrics` receives lists of arrays.",
         GPT2,
         eval_do_concat_batches=False,
         include_for_metrics=["inputs", "loss"],
@@ -61,12 +61,12 @@ EVALUATING = {
     ),
     "loss only": kept("Predictions and metrics are not computed.", prediction_loss_only=True),
     "metrics with inputs": kept("The inputs are in the order of the samples.", include_for_metrics=["inputs"]),
-    "metrics with losses": kept("Metrics receive one loss per sample.", include_for_metrics=["loss"]),
+    "metrics with losses": kept("`compute_metrics` receives one loss per sample.", include_for_metrics=["loss"]),
     "metrics with inputs and losses": kept(
         "The samples have different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
     ),
     "metrics per batch": kept(
-        "`compute_metrics` gets one batch at a time. A flag marks the last batch.",
+        "`compute_metrics` receives one batch at a time. The parameter `compute_result` is True for the last batch.",
         {"compute_metrics": Fresh(BatchwiseAccuracy)},
         batch_eval_metrics=True,
     ),
@@ -77,7 +77,9 @@ EVALUATING = {
         "Only the predicted class is kept.", {"preprocess_logits_for_metrics": best_guess}
     ),
     "predictions in bf16": kept("Predictions are returned in float32.", bf16=True),
-    "predictions with bf16 weights": kept("The weights are converted.", {"model": plain()}, bf16_full_eval=True),
+    "predictions with bf16 weights": kept(
+        "`bf16_full_eval` converts the weights to bfloat16.", {"model": plain()}, bf16_full_eval=True
+    ),
     "predictions with label smoothing": kept(
         "Smoothing changes the loss, not the predictions.", {"model": bert}, label_smoothing_factor=0.1
     ),
@@ -85,7 +87,7 @@ EVALUATING = {
         "With one process, the results do not change.", eval_use_gather_object=True
     ),
     "predictions with a custom loss": kept(
-        "The loss function gets the number of items of each batch.", {"compute_loss_func": summed_loss}
+        "The loss function receives the number of items of each batch.", {"compute_loss_func": summed_loss}
     ),
     "predictions without labels": kept(
         "Loss and metrics are not computed.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))

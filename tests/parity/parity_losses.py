@@ -46,7 +46,7 @@ LOSSES = {
         about="A model that shifts its labels never predicts the first token, so this token does not count.",
     ),
     "token mean per rank": Case(
-        {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="With one process, the results do not change."
+        {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="The option has no effect with one process."
     ),
     "token mean of an incomplete step": Case(
         {"gradient_accumulation_steps": 9}, GPT2, about="The step has fewer batches than `gradient_accumulation_steps`."
@@ -116,11 +116,13 @@ LOSSES = {
         {"compute_metrics": accuracy},
         about="Only evaluations outside of training convert the weights.",
     ),
-    "evaluation in fp16": Case({"fp16_full_eval": True, "max_steps": 2}, about="The weights are converted to float16."),
+    "evaluation in fp16": Case(
+        {"fp16_full_eval": True, "max_steps": 2}, about="`evaluate()` and `predict()` convert the weights to float16."
+    ),
     "batches without labels": Case(
         {"gradient_accumulation_steps": 3},
         {**GPT2, "train_dataset": half_labelled(TRAIN_ROWS)},
-        about="A batch whose labels are all ignored does not count.",
+        about="If all labels of a batch are ignored, the batch does not count in the loss.",
     ),
     "many features together": Case(
         {
@@ -131,7 +133,9 @@ LOSSES = {
         LLAMA,
         about="Several features apply to the same step.",
     ),
-    "gradient checkpointing": Case({"gradient_checkpointing": True}, about="Activations are computed twice."),
+    "gradient checkpointing": Case(
+        {"gradient_checkpointing": True}, about="The backward pass computes the activations a second time."
+    ),
     "gradient checkpointing, reentrant": Case(
         {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
         about="The older implementation of torch recomputes activations. Dropout repeats its random numbers.",
@@ -186,12 +190,15 @@ MODELS = {
     "model with **kwargs": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch", "include_for_metrics": ["inputs"]},
         {"model": Anything, "compute_metrics": everything, **POINTS},
-        about="The model divides its loss by the number of items of a step. Its main input is not `input_ids`.",
+        about=(
+            "The model divides its loss by the number of items of a step. The main input of the model is not "
+            "`input_ids`."
+        ),
     ),
     "model with accepts_loss_kwargs=False": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch"},
         {"model": lambda: Anything(counts=False), **POINTS},
-        about="The model does not get the number of items, although its `forward` accepts it.",
+        about="The model does not receive the number of items, although `forward` has a parameter for this number.",
     ),
     "two kinds of labels": Case(
         {"eval_strategy": "epoch"},
@@ -199,7 +206,10 @@ MODELS = {
             **{"model": TwoHeaded, "compute_metrics": everything},
             **{"train_dataset": twice_labelled(TRAIN_ROWS), "eval_dataset": twice_labelled(EVAL_ROWS, 1)},
         },
-        about="Labels are found by their names in `forward`. Metrics get them as a tuple.",
+        about=(
+            "The Trainer finds the labels by the parameter names of `forward`. `compute_metrics` receives the labels "
+            "as a tuple."
+        ),
     ),
     "label_names": Case(
         {"label_names": ["tone_labels"], "eval_strategy": "epoch"},
@@ -207,7 +217,7 @@ MODELS = {
             **{"model": TwoHeaded, "compute_metrics": everything},
             **{"train_dataset": twice_labelled(TRAIN_ROWS), "eval_dataset": twice_labelled(EVAL_ROWS, 1)},
         },
-        about="Metrics get the named labels only.",
+        about="`compute_metrics` receives only the labels that `label_names` names.",
     ),
     "model without dropout": Case({}, {"model": lambda: bert(0.0)}, about="Only the order of samples is random."),
     "gpt2": Case(
@@ -250,7 +260,7 @@ MODELS = {
             **{"model": of_bert("QuestionAnswering"), "compute_metrics": everything},
             **{"train_dataset": answered(TRAIN_ROWS), "eval_dataset": answered(EVAL_ROWS, 1)},
         },
-        about="The class name of the model gives the two label names. There are two logits.",
+        about="The class name of the model determines the two label names. The model returns two logits.",
     ),
     "regression": Case(
         {"eval_strategy": "epoch"},
@@ -268,7 +278,9 @@ MODELS = {
             "train_dataset": marked(TRAIN_ROWS),
             "eval_dataset": renamed("label_ids", marked(EVAL_ROWS, 1)),
         },
-        about="The labels of a sample are a list of floats. `label_ids`, the name in older datasets, works too.",
+        about=(
+            "The labels of a sample are a list of floats. The collator accepts `label_ids`, the name in older datasets."
+        ),
     ),
     "t5": Case(
         {**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="The model has an encoder and a decoder."
@@ -289,7 +301,7 @@ MODELS = {
     "tokenizer and collator": Case(
         {"num_train_epochs": 1},
         {**GPT2, "processing_class": Fresh(tokenizer)},
-        about="The Trainer uses the given collator. The tokenizer gives none.",
+        about="The Trainer uses the given collator, and builds no collator from the tokenizer.",
     ),
 }
 """Cases about models and tasks."""

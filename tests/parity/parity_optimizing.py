@@ -33,7 +33,7 @@ BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 
 SCHEDULES = {
     "linear": scheduled("linear", "The learning rate decreases linearly to zero."),
-    "linear with warm-up": scheduled("linear", "The learning rate increases for three steps first.", 3),
+    "linear with warm-up": scheduled("linear", "In the first three steps, the learning rate increases.", 3),
     "linear with warm-up ratio": scheduled("linear", "The warm-up is a fraction of the run.", 0.3),
     "cosine": scheduled("cosine", "The learning rate follows half a cosine wave.", 3),
     "cosine with several waves": scheduled("cosine", "The number of waves is an option.", 0.1, num_cycles=1.5),
@@ -51,7 +51,7 @@ SCHEDULES = {
     "constant": scheduled("constant", "The learning rate does not change."),
     "constant with warm-up": scheduled("constant_with_warmup", "The learning rate increases, then stays constant.", 4),
     "constant with warm-up ratio": scheduled(
-        "constant_with_warmup", "The fraction of the run is rounded up to steps.", 0.45
+        "constant_with_warmup", "The number of warm-up steps is a fraction of the run, rounded up.", 0.45
     ),
     "inverse square root": scheduled(
         "inverse_sqrt", "After the warm-up, the learning rate is proportional to 1 / sqrt(step).", 3
@@ -62,7 +62,7 @@ SCHEDULES = {
         "cosine_with_min_lr", "The final learning rate is a fraction of the peak.", 0.2, min_lr_rate=0.1
     ),
     "cosine with min_lr and warmup_lr_rate": scheduled(
-        "cosine_warmup_with_min_lr", "The warm-up also starts above zero.", 3, min_lr=1e-4, warmup_lr_rate=0.2
+        "cosine_warmup_with_min_lr", "The learning rate starts and ends above zero.", 3, min_lr=1e-4, warmup_lr_rate=0.2
     ),
     "cosine warm-up with min_lr_rate": scheduled(
         "cosine_warmup_with_min_lr", "The final learning rate is a fraction of the peak.", 0.25, min_lr_rate=0.1
@@ -118,28 +118,29 @@ OPTIMIZERS = {
     "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="SGD ignores the arguments of Adam."),
     "SGD with momentum": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.9,nesterov=true,weight_decay=0.5"},
-        about="`optim_args` sets the options of SGD, except `weight_decay`, which the parameter groups set.",
+        about="`optim_args` sets the options of SGD, but not `weight_decay`. The parameter groups set `weight_decay`.",
     ),
     "SGD with dampening": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.8, dampening=0.1", "weight_decay": 0.1},
         about="Spaces in `optim_args` are ignored.",
     ),
     "Adafactor": Case(
-        {"optim": "adafactor"}, about="The class of trainbus gives the results of the class of transformers."
+        {"optim": "adafactor"},
+        about="The Adafactor class of trainbus gives the same results as the class of transformers.",
     ),
     "Adafactor with weight decay": Case(
         {"optim": "adafactor", "weight_decay": 0.1, "warmup_steps": 2, "learning_rate": 1e-2},
-        about="The learning rate of the arguments is used: `relative_step` and `scale_parameter` are off.",
+        about="`relative_step` and `scale_parameter` are off, so Adafactor uses the learning rate of the arguments.",
     ),
     "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="The optimizer uses its own defaults."),
     "Adagrad with options": Case(
         {"optim": "adagrad", "learning_rate": 0.01, "optim_args": "lr_decay=0.1,eps=1e-6", "weight_decay": 0.1},
-        about="`optim_args` sets its options.",
+        about="`optim_args` sets the options of Adagrad.",
     ),
     "RMSprop": Case({"optim": "rmsprop"}, about="The optimizer uses its own defaults."),
     "RMSprop with options": Case(
         {"optim": "rmsprop", "optim_args": "momentum=0.5,alpha=0.9,eps=1e-6,centered=true"},
-        about="`optim_args` sets its options, a boolean included.",
+        about="`optim_args` sets the options of RMSprop, including a boolean.",
     ),
     "custom optimizer class": Case(
         {"weight_decay": 0.1},
@@ -176,6 +177,6 @@ OPTIMIZERS = {
         {"max_grad_norm": 0.05, "gradient_accumulation_steps": 3, "optim": "sgd", "learning_rate": 0.5},
         about="The accumulated gradient of a step is clipped.",
     ),
-    "learning rate zero": Case({"learning_rate": 0.0}, about="No weight changes, and everything is logged."),
+    "learning rate zero": Case({"learning_rate": 0.0}, about="The weights do not change. The log has all entries."),
 }
 """Cases about optimizers, their options, and clipping."""

@@ -39,9 +39,11 @@ LENGTH = {
     "plain model with defaults": Case(
         {},
         {"model": plain(), "compute_metrics": accuracy},
-        about="All defaults, with a plain PyTorch model. Its dropout uses other random numbers than BERT's.",
+        about="A plain PyTorch model with dropout trains with all defaults.",
     ),
-    "accumulation over one batch": Case({"gradient_accumulation_steps": 1}, about="Accumulation is explicitly off."),
+    "accumulation over one batch": Case(
+        {"gradient_accumulation_steps": 1}, about="The argument turns accumulation off."
+    ),
     "accumulation over three batches": Case({"gradient_accumulation_steps": 3}, about="An epoch has two full steps."),
     "accumulation over four batches": Case(
         {"gradient_accumulation_steps": 4},
@@ -54,14 +56,15 @@ LENGTH = {
         {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 1, "num_train_epochs": 1},
         about="The last step of the epoch has two batches.",
     ),
-    "0.3 epochs": Case({"num_train_epochs": 0.3}, about="The run has two steps, rounded up."),
+    "0.3 epochs": Case({"num_train_epochs": 0.3}, about="The number of steps is rounded up to two."),
     "1.7 epochs": Case({"num_train_epochs": 1.7}, about="The run ends inside the last epoch."),
     "1.5 epochs with accumulation": Case(
-        {"num_train_epochs": 1.5, "gradient_accumulation_steps": 4}, about="The fraction counts steps, not batches."
+        {"num_train_epochs": 1.5, "gradient_accumulation_steps": 4},
+        about="The fraction of the epoch is a fraction of its steps, not of its batches.",
     ),
     "max_steps below one epoch": Case({"max_steps": 4}, about="The number of epochs is ignored."),
     "max_steps inside the third epoch": Case({"max_steps": 15}, about="The run ends inside the third epoch."),
-    "max_steps of two epochs": Case({"max_steps": 12}, about="The end of the run is the end of an epoch."),
+    "max_steps of two epochs": Case({"max_steps": 12}, about="The run ends at the end of an epoch."),
     "max_steps with accumulation": Case(
         {"max_steps": 5, "gradient_accumulation_steps": 4},
         about="The batches that remain at the end of each epoch make a step.",
@@ -73,7 +76,7 @@ LENGTH = {
     "2.3 epochs with accumulation": Case(
         {"num_train_epochs": 2.3, "gradient_accumulation_steps": 4},
         {"model": plain()},
-        about="The run has five steps, rounded up.",
+        about="The number of steps is rounded up to five.",
     ),
     "one step with fewer batches": Case(
         {"max_steps": 1, "gradient_accumulation_steps": 10},
@@ -87,7 +90,7 @@ LENGTH = {
             "save_steps": 4,
         },
         {"model": plain(), "compute_metrics": accuracy},
-        about="Logs, evaluations and checkpoints coincide only sometimes.",
+        about="Logs, evaluations and checkpoints have different intervals.",
     ),
     "drop last": Case(
         {"dataloader_drop_last": True}, about="An incomplete batch is dropped in training and in evaluation."
@@ -99,8 +102,8 @@ LENGTH = {
     "one sample": Case(
         {"num_train_epochs": 3}, {"train_dataset": sentences(1)}, about="The batch size is larger than the dataset."
     ),
-    "other seed": Case({"seed": 7}, about="The seed sets the order of samples and dropout."),
-    "other data seed": Case({"data_seed": 7}, about="The data seed sets the order of samples only."),
+    "other seed": Case({"seed": 7}, about="`seed` sets the order of samples, and dropout."),
+    "other data seed": Case({"data_seed": 7}, about="`data_seed` sets the order of samples, but not dropout."),
     "both seeds": Case(
         {"seed": 3, "data_seed": 11, "num_train_epochs": 3},
         about="`seed` sets dropout, and `data_seed` sets the order of samples.",
@@ -119,7 +122,7 @@ DATA = {
     "persistent workers": Case(
         {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
         {"model": plain()},
-        about="The workers live for all epochs and prefetch.",
+        about="The workers stay alive for all epochs, and load batches in advance.",
     ),
     "persistent workers for evaluations": Case(
         {
@@ -137,7 +140,9 @@ DATA = {
     "random collator": Case(
         {},
         {"data_collator": masked},
-        about="The loader collates each batch one step early. This determines the order of random draws.",
+        about=(
+            "The loader collates each batch one step early. The order of random draws is the same as in transformers."
+        ),
     ),
     "random collator in workers": Case(
         {"dataloader_num_workers": 2, "num_train_epochs": 1},
@@ -150,7 +155,7 @@ DATA = {
     "stream, several passes": Case(
         {"max_steps": 15, "eval_strategy": "epoch"},
         {**STREAMED, "compute_metrics": accuracy},
-        about="The stream restarts at its end. The number of steps defines an epoch.",
+        about="The stream restarts at its end. Each pass is an epoch, so the run evaluates after each pass.",
     ),
     "stream with accumulation": Case(
         {"max_steps": 7, "gradient_accumulation_steps": 2},
@@ -160,13 +165,16 @@ DATA = {
     "stream with an incomplete step": Case(
         {"max_steps": 4, "gradient_accumulation_steps": 4},
         STREAMED,
-        about="At the end of a pass, the remaining batches make a step. In transformers, they join the next step.",
+        about=(
+            "At the end of a pass, the remaining batches make a step. In transformers, these batches join the next "
+            "step."
+        ),
         differs="incomplete step of a stream",
     ),
     "stream with drop last": Case(
         {"max_steps": 5, "dataloader_drop_last": True},
         {**STREAMED, "model": plain()},
-        about="An incomplete batch is dropped from an evaluation.",
+        about="trainbus drops the incomplete batch of an evaluation. transformers keeps this batch.",
         differs="incomplete batch of a stream",
     ),
     "stream in workers": Case(
@@ -177,7 +185,7 @@ DATA = {
     "random stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Thinned(sentences(TRAIN_ROWS)), "model": plain()},
-        about="torch seeds the workers of a stream. The Trainer does not seed them.",
+        about="torch seeds the workers of a stream. The Trainer does not seed these workers.",
     ),
     "stream evaluated in workers": Case(
         {"max_steps": 3, "dataloader_num_workers": 2},
@@ -211,7 +219,7 @@ DATA = {
     "token count of a stream": Case(
         {"include_num_input_tokens_seen": "all", "max_steps": 5, "gradient_accumulation_steps": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS))},
-        about="Batches that were fetched but not trained do not count.",
+        about="Some batches are loaded but not used for training. The tokens of these batches do not count.",
     ),
     "datasets.Dataset with all columns": Case(
         {"remove_unused_columns": False, "num_train_epochs": 1},
@@ -236,7 +244,7 @@ DATA = {
             "train_dataset": renamed("label", sentences(TRAIN_ROWS)),
             "eval_dataset": renamed("label", sentences(EVAL_ROWS, 1)),
         },
-        about="The collator renames the column to `labels`.",
+        about="The collator renames the column `label` to `labels`.",
     ),
     "dataset with set_epoch": Case(
         {"num_train_epochs": 3, "train_sampling_strategy": "sequential"},
@@ -244,7 +252,9 @@ DATA = {
         about="`set_epoch` is called at the beginning of each epoch.",
     ),
     "samples of different lengths": Case(
-        {"eval_strategy": "epoch"}, UNEVEN, about="If a tokenizer is passed, the default collator pads."
+        {"eval_strategy": "epoch"},
+        UNEVEN,
+        about="The Trainer receives a tokenizer, so the default collator pads the samples.",
     ),
     "grouped by length": Case(
         {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 2},
@@ -253,7 +263,9 @@ DATA = {
         differs="order of predictions",
     ),
     "sequential order": Case(
-        {"train_sampling_strategy": "sequential"}, {"model": plain()}, about="Nothing is shuffled."
+        {"train_sampling_strategy": "sequential"},
+        {"model": plain()},
+        about="The samples keep the order of the dataset.",
     ),
     "grouped by length without a tokenizer": Case(
         {"train_sampling_strategy": "group_by_length", "num_train_epochs": 3},
@@ -288,7 +300,9 @@ DATA = {
         about="With one worker, the batches still come in order.",
     ),
     "batch size that fits": Case(
-        {"auto_find_batch_size": True}, {"model": plain()}, about="The given batch size is used if memory allows it."
+        {"auto_find_batch_size": True},
+        {"model": plain()},
+        about="The given batch size fits in memory, so the run keeps this batch size.",
     ),
     "cache emptied": Case(
         {"torch_empty_cache_steps": 2}, {"model": plain()}, about="Emptying the cache does not change the results."
