@@ -31,7 +31,7 @@ class Phase(Enum):
 
 NEXT: dict[Phase, frozenset[Phase]] = {
     Phase.BEGIN: frozenset({Phase.EPOCH, Phase.END}),
-    Phase.EPOCH: frozenset({Phase.FETCH}),
+    Phase.EPOCH: frozenset({Phase.FETCH, Phase.EPOCH_END}),
     Phase.FETCH: frozenset({Phase.STEP, Phase.EPOCH_END}),
     Phase.STEP: frozenset({Phase.SERVE}),
     Phase.SERVE: frozenset({Phase.FETCH, Phase.EPOCH_END}),
@@ -116,12 +116,13 @@ class Loop:
             case Phase.BEGIN:
                 self.announce("on_train_begin")
                 self.agree(self.control)
-                return Phase.END if self._over() else Phase.EPOCH
+                return Phase.END if self._over() and self.position.closed else Phase.EPOCH
 
             case Phase.EPOCH:
+                leaves = self.position.batches > 0 and self._leaves_epoch()  # resumed with a request to stop
                 self.announce("on_epoch_begin")
-                self.feed.begin(self.position.epoch, self.position.batches)
-                return Phase.FETCH
+                self.feed.begin(*self.position.open())
+                return Phase.EPOCH_END if leaves else Phase.FETCH
 
             case Phase.FETCH:
                 self._batches = self.feed.take()
@@ -160,7 +161,7 @@ class Loop:
         state, control, position, length = self.state, self.control, self.position, self._length()
         stops = control.should_training_stop
         short = 0 < position.batches < length
-        position.cut = stops and position.batches not in (0, length)  # a resumed run continues inside this epoch
+        position.cut = position.held or (stops and position.batches not in (0, length))
         if position.batches == 0:
             control.request_by_run("training_stop", f"epoch {position.epoch + 1} of the data has no batch")
         elif short and position.epoch + 1 >= self.epochs and not (stops or control.should_epoch_stop):
@@ -168,8 +169,7 @@ class Loop:
             control.request_by_run("training_stop", f"the data ends before step {state.max_steps}: {seen}")
         self.announce("on_epoch_end")
         self.agree(control)
-        if not position.cut:
-            position.next_epoch()
+        position.leave()
 
     def _length(self) -> int:
         return self.position.length or self.batches_per_epoch

@@ -371,13 +371,13 @@ class Run:
         step, max_steps = state.global_step, state.max_steps
         last = step >= max_steps or (self.control.should_training_stop and not self._interrupted())
         # The planned end of a run is the end of its last epoch, as in transformers.
-        cut = self.position is not None and self.position.cut and step < max_steps
+        where = self.position
+        cut = where is not None and where.cut and (step < max_steps or where.held)
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
         """Return whether all callbacks that request the stop only interrupt the run. A later session continues it."""
-        attached = self.bus.subscribers
-        stops = [attached.get(author) for author in self.control.reasons("training_stop")]
+        stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
 
     def seconds(self) -> float:

@@ -107,7 +107,11 @@ class TrainerControl:
 
     def request_by_run(self, flag: Flag, reason: str) -> None:
         """Raise a flag in the name of the run, for a request that no handler makes."""
-        before, self.speaking.author = self.speaking.author, RUN
+        self.request_for(RUN, flag, reason)
+
+    def request_for(self, author: str, flag: Flag, reason: str) -> None:
+        """Raise a flag in the name of `author`, such as a callback that requested it in an earlier session."""
+        before, self.speaking.author = self.speaking.author, author
         self.request(flag, reason)
         self.speaking.author = before
 

@@ -128,6 +128,8 @@ class Evaluate(Cadence):
             self._interrupted = False
         except EvaluationStopped:
             run.restore_rng(before)  # the resumed run repeats the whole evaluation
+            if run.position is not None:
+                run.position.held = run.position.batches > 0  # and then does the work at the end of the epoch
             run.eval_loaders.load_state_dict(workers)
         except RuntimeError as error:
             if not is_out_of_memory(error):

@@ -235,7 +235,7 @@ def matched(
     """
 
     def equal(one: str, other: str, *names: str) -> bool:
-        return all(_fits(saved[one].get(name), attached[other].get(name)) for name in names)
+        return all(settings_fit(saved[one].get(name), attached[other].get(name)) for name in names)
 
     found = {one: one for one in states if one not in saved and one in attached}
     known = [one for one in states if one in saved]
@@ -291,7 +291,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and (one == other or one is other)
 
 
-def _fits(saved: Any, now: Any) -> bool:
+def settings_fit(saved: Any, now: Any) -> bool:
     """Return whether the values of two owners are equal. A setting that only one owner has does not count."""
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         return all(saved[name] == now[name] for name in saved.keys() & now.keys())

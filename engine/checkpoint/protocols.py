@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ...events.activity import Activity
+from ...events.bus import EventBus
 from ...events.control import TrainerControl
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
@@ -89,6 +90,10 @@ class SavableRun(Protocol):
     @property
     def callback_states(self) -> RestorableCallbacks:
         """The states of the callbacks."""
+
+    @property
+    def bus(self) -> EventBus:
+        """The bus, with the attached callbacks."""
 
     @property
     def eval_loaders(self) -> PersistentLoaders:

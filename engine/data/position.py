@@ -25,6 +25,28 @@ class Position:
     """Batches of this epoch, counted like `batches`, if it has another number of batches than other epochs; else 0."""
     cut: bool = False
     """Whether a stop cuts the epoch short, so that a resumed run continues inside of it."""
+    held: bool = False
+    """Whether work before the end of this epoch is left to the resumed run, such as an evaluation that a signal
+    interrupted. The resumed run then does the work at the end of the epoch too, after this work."""
+    ended: bool = False
+    """Whether the work at the end of this epoch is done, although the epoch is cut."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether a run that stops here has no work of this epoch left."""
+        return self.batches == 0 or self.ended
+
+    def open(self) -> tuple[int, int]:
+        """Take batches of the epoch from here. Return the epoch and its taken batches."""
+        self.cut = self.held = self.ended = False
+        return self.epoch, self.batches
+
+    def leave(self) -> None:
+        """Move to the start of the next epoch, unless a stop cuts this epoch."""
+        if self.cut:
+            self.ended = not self.held
+        else:
+            self.next_epoch()
 
     def rows(self, rows_per_batch: int) -> int:
         """Return the number of samples of the epoch that are taken, padding of the last batch included.
@@ -67,6 +89,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
         "rows": rows if plan.endless else min(rows, plan.num_examples),
         "first_row": position.first_row,
         "length": position.length,
+        "ended": position.ended,
         "rows_per_batch": sizes.rows_per_batch,
         "batches_per_step": sizes.batches_per_step,
         "offset": plan.offset,

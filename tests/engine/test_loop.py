@@ -147,6 +147,7 @@ SCENARIOS: dict[str, Callable[[], Machine]] = {
     "an epoch cut short": lambda: Machine([[1, 1], [1, 1]]).on("on_step_end", ask("epoch_stop")),
     "an epoch without batches": lambda: Machine([[], [1]]),
     "resumed at the end of an epoch": lambda: Machine([[1, 1], [1]], position=Position(0, 2)),
+    "resumed with a request to stop": lambda: Machine([[1, 1]], position=Position(0, 1)).on("on_train_begin", STOP),
 }
 
 
@@ -157,6 +158,13 @@ def arrows_of(name: str) -> set[tuple[Phase, Phase]]:
 def test_runs_walk_exactly_the_arrows_of_the_table():
     walked = set().union(*(arrows_of(name) for name in SCENARIOS))
     assert walked == {(phase, following) for phase, followers in NEXT.items() for following in followers}
+
+
+def test_resumed_stop_ends_its_epoch_once():
+    machine = SCENARIOS["resumed with a request to stop"]().run()
+    assert machine.said == ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"]
+    ended = Machine([[1, 1]], position=Position(0, 1, ended=True)).on("on_train_begin", STOP).run()
+    assert ended.said == ["on_train_begin", "on_train_end"]
 
 
 def test_the_table_names_every_phase_and_ends_in_done_alone():

@@ -315,6 +315,7 @@ class VirtualResumption(Resumption):
             run.callback_states.restore(
                 {name: states[name] for name in known}, {name: owners[name] for name in known if name in owners}
             )
+            self._restore_stops(owners)
         stored = self.checkpoint.state_files
         if stored.has(StatePart.SCHEDULER) and run.lr_scheduler is not None:
             stored.restore(StatePart.SCHEDULER, run.lr_scheduler, run.lr_scheduler.load_state_dict)

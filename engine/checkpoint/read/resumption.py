@@ -16,6 +16,7 @@ from ...data.plan import RunPlan
 from ...data.position import Position, restore_position
 from ..format.files import LACKING, CheckpointRecord
 from ..format.sharded import is_lazy
+from ..pending_stops import restore_stops
 from ..protocols import ResumableFeed, ResumableRun
 from .missing_state import warn_of_missing_state, warn_of_other_settings
 from .optimizer_state import restore_optimizer
@@ -109,10 +110,11 @@ class Resumption(FreshStart):
         if where:
             step, after = state.global_step, getattr(self.run.train_dataloader, "batches_after", lambda rows: None)
             position, offset = restore_position(where, plan, self.run.sizes, step, after)
+            position.ended = where.get("ended", True)
             plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
         else:
             epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
-            position = Position(epoch, steps * self.run.args.gradient_accumulation_steps)
+            position = Position(epoch, steps * self.run.args.gradient_accumulation_steps, ended=True)
         if self.run.args.ignore_data_skip:
             position = Position(position.epoch)
         state = self._state(state, plan)
@@ -132,6 +134,7 @@ class Resumption(FreshStart):
             run.callback_states.refuse_other_weights(owners, checkpoint.path, restores=restores)
         if restores:
             at("_load_callback_state", lambda: run.callback_states.restore(states, owners))
+            self._restore_stops(owners)
         own = self._own()
         warn_of_missing_state(run, checkpoint)
         own = adapt_to_world_size(own, run, checkpoint)
@@ -145,6 +148,10 @@ class Resumption(FreshStart):
         checkpoint.release()
         run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step, extra=extra))
         run.announce("on_load")
+
+    def _restore_stops(self, owners: dict[str, Any]) -> None:
+        stops, same = self.saved.get("pending_stops", {}), self.saved.get("max_steps") == self.run.state.max_steps
+        restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
         """Return the values that only this rank saved.

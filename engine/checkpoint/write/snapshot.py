@@ -17,6 +17,7 @@ from ..format import files
 from ..format.codec import encode
 from ..format.files import CheckpointRecord
 from ..format.sharded import Files, files_of_rank, gathered, is_split
+from ..pending_stops import pending_stops
 from ..protocols import STATE_WRITERS, SavableRun
 from .disk_space import bytes_needed
 from .host_copies import HostCopies
@@ -150,7 +151,7 @@ def _state_of(
         "extra": checkpoint.extra,
     }
     if saves:
-        texts[files.STATE] = json.dumps(_trainer_state(run), indent=2, sort_keys=True) + "\n"
+        texts[files.STATE] = json.dumps(_trainer_state(run, callbacks), indent=2, sort_keys=True) + "\n"
         texts[files.ARGUMENTS] = run.args.to_json_string()
     return of_rank, shared, texts
 
@@ -175,12 +176,13 @@ def _last_step(run: SavableRun) -> dict[str, Any]:
     }
 
 
-def _trainer_state(run: SavableRun) -> dict[str, Any]:
+def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]:
     return run.state.to_file(
         exported={**run.callback_states.exported(), "TrainerControl": run.control.state()},
         seconds=run.seconds(),
         position=_data_position(run),
         ledger=run.control.ledger.to_list(),
+        pending_stops=pending_stops(run, callbacks),
         data_seed=run.data_seed,
         run_id=run.run_id,
         gradient_accumulation_schedule=run.args.accumulation_by_epoch,

@@ -1,0 +1,82 @@
+"""Requests to stop that a checkpoint holds: made before the save, and not yet served.
+
+A callback that decides from its state, such as early stopping, has made its decision when it requests a stop. Its state
+in the checkpoint contains this decision, so a resumed run repeats the request. Other requests end only a session: a
+signal, a time limit, `trainbus tell`, or a function or callback without a state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ...events.bus import EventBus
+from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.control import TrainerControl
+from .callback_states import matched, owner_of, settings_fit
+
+logger = logging.getLogger(__name__)
+
+
+class SteeredRun(Protocol):
+    """The attributes of a run that these functions read."""
+
+    @property
+    def bus(self) -> EventBus:
+        """The bus, with the attached callbacks."""
+
+    @property
+    def control(self) -> TrainerControl:
+        """The control, with the requests."""
+
+
+def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
+    """Return the requests for `training_stop` to repeat after a resume: id of the callback -> reason.
+
+    Args:
+        run: the run, at the moment of a save.
+        states: the states of the callbacks by id.
+    """
+    if not run.control.asks("training_stop"):
+        return {}
+    attached, reasons = run.bus.subscribers, run.control.reasons("training_stop")
+    return {author: why for author, why in reasons.items() if author in states and _decides(attached.get(author))}
+
+
+def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
+    """Repeat the requests of `pending_stops` in a resumed run.
+
+    A request is not repeated if its callback is not attached or has other settings, or if the run has another length:
+    the user then wants to continue the training.
+
+    Args:
+        run: the resumed run.
+        stops: the result of `pending_stops` when the checkpoint was saved.
+        owners: class and settings of the callbacks at that time, by id.
+        same_length: whether the resumed run has as many steps as the saved run.
+    """
+    known = {author: owners[author] for author in stops if author in owners}
+    attached = run.bus.subscribers
+    now = {one: owner_of(callback, run.bus.attributes_of(one)) for one, callback in attached.items() if known}
+    for author, target in matched(known, known, now).items():
+        if not same_length or not settings_fit(known[author]["settings"], now[target]["settings"]):
+            logger.info("%s requested a stop before the checkpoint: %s. It decides again.", target, stops[author])
+            continue
+        logger.warning(
+            "%s requested a stop before the checkpoint was saved: %s. The resumed run stops too, like the "
+            "uninterrupted run. To continue the training, change the settings of %s, remove it, or set another length "
+            "of the run.",
+            target,
+            stops[author],
+            target,
+        )
+        run.control.request_for(target, "training_stop", stops[author])
+
+
+def _decides(callback: Any) -> bool:
+    """Return whether a stop request of this callback ends the run, not only the session."""
+    if getattr(callback, "local", False):  # a decision from a clock, a signal or a file
+        return False
+    return callback is not None and not (isinstance(callback, Callback) and callback.has(Capability.INTERRUPTS))
