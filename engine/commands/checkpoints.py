@@ -73,7 +73,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. If the action is missing, insert `list`."""
+    """Return the words of a command line, with the action `list` inserted if they name no action."""
     if words[:1] == ["checkpoints"] and len(words) > 1 and words[1] not in (*_ACTIONS, "-h", "--help"):
         return ["checkpoints", "list", *words[1:]]
     return words
@@ -117,7 +117,13 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list[str]]) -> dict[str, Any]:
-    """Return a checkpoint for `--json`. The metrics and the time of a damaged checkpoint are not known."""
+    """Return the JSON entry of one checkpoint. If it is damaged, the entry has no metrics, and its time is None.
+
+    Args:
+        checkpoint: the checkpoint.
+        problems: texts about the damage; empty if there is none.
+        pins: step -> the reasons why the checkpoint of this step is never deleted.
+    """
     return {
         "step": checkpoint.step,
         "path": str(checkpoint.path),
@@ -181,10 +187,10 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
-    """Return the name of a metric as the checkpoints have it: `accuracy` may be `eval_accuracy` there.
+    """Return the name that a metric has in the checkpoints: `name` itself, or `name` with the prefix `eval_`.
 
     Raises:
-        CheckpointError: if no checkpoint has a number for the metric, so that the best checkpoints are unknown.
+        CheckpointError: if no checkpoint has a number for the metric. The best checkpoints are then unknown.
     """
     known = {
         metric
@@ -207,7 +213,7 @@ def _on_terminal() -> bool:
 
 
 def _agreed(count: int) -> bool:
-    """Ask on the terminal whether to delete checkpoints. Any answer except yes means no."""
+    """Ask on the terminal whether to delete `count` checkpoints. Return True only for the answers `y` and `yes`."""
     try:
         return input(f"Delete {count} checkpoint{'s' * (count > 1)}? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -260,9 +266,12 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return the checkpoints that are never deleted: step -> the reasons.
+    """Return the checkpoints that are never deleted, as a dict: step -> the reasons.
 
-    The reasons are `newest`, and `best` for the checkpoint that the newest one names as the best.
+    The newest checkpoint has the reason `newest`. It names the best checkpoint of the run, which has the reason `best`.
+
+    Args:
+        good: the checkpoints of a folder that are not damaged.
     """
     ordered = newest_first(good)
     pins: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The command `trainbus compose`: the callbacks of a run, as Python and as YAML."""
+"""The command `trainbus compose`: print the callbacks of a run as Python and as YAML."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _DESCRIPTION = (
 
 
 def run(words: Sequence[str]) -> int:
-    """Print the callbacks of the arguments in `words`. `--only python` or `--only yaml` prints one of the two.
+    """Print the callbacks that the Trainer builds from the training arguments in `words`, as Python and as YAML.
+
+    With `--only python` or `--only yaml` in `words`, print one of the two forms.
 
     Returns:
-        0.
+        The exit status 0.
 
     Raises:
-        ArgumentError: for arguments or callbacks that are wrong.
+        ArgumentError: if an argument or a callback is wrong.
     """
     # Imported here, so that importing this module does not import torch.
     from ..arguments import TrainingArguments

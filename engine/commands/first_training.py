@@ -37,7 +37,7 @@ class Instead(Protocol[Result_co]):
     """A function that runs instead of the first `train()` of a program."""
 
     def __call__(self, trainer: Trainer, train: Callable[[], Any], resume_from_checkpoint: Any) -> Result_co:
-        """Return the value that `at_first_training` returns.
+        """Run in place of `train()`. `at_first_training` returns the result.
 
         Args:
             trainer: the trainer on which the program calls `train()`.
@@ -76,7 +76,7 @@ def at_first_training(
         is_module: whether the program is a module.
         instead: the function to call instead of `train()`. Its result is returned.
         changed: receives the inputs of each Trainer that the program builds, and returns the inputs to build it with.
-            None: the inputs of the program.
+            None keeps the inputs of the program.
         of_transformers: whether the program imports its Trainer from transformers. A file that contains `transformers`
             but not `trainbus` is recognized without this option.
 

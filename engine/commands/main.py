@@ -1,4 +1,4 @@
-"""The command `trainbus`. Each command is a module of this folder with `add_to`, which adds its parser."""
+"""The command `trainbus`. Each module of a command has a function `add_to`, which adds the parser of the command."""
 
 from __future__ import annotations
 
@@ -154,7 +154,10 @@ def _add(plugin: Plugin, commands: Any) -> None:
 
 
 def problem_of(plugin: Plugin) -> str:
-    """Return why the command of an installed package cannot be called; empty if it can. This imports the command."""
+    """Return why the command of an installed package cannot be called; an empty text if it can.
+
+    To find out, the function imports the command.
+    """
     try:
         _add(plugin, Parser("trainbus").add_subparsers(dest="command", parser_class=Parser))
     except TrainbusError as error:

@@ -1,5 +1,7 @@
-"""Measure some training steps of a program with changed arguments. `trainbus profile` runs this module in a new process
-for each measurement."""
+"""Measure the speed of some training steps of a program with changed arguments.
+
+`trainbus profile` runs this module in a new process for each measurement.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch(Callback):
-    """Measures the time from the end of the step `warmup` to the end of the last step."""
+    """Measures the time from the end of step number `warmup` to the end of the last step. It then ends the run."""
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
@@ -73,7 +75,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return the values of a training from which `changes_for` chooses changes."""
+    """Return what `changes_for` needs to know about a training: its arguments, its device and its data."""
     import torch
 
     args, device = trainer.args, trainer.args.device

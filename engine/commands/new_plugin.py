@@ -87,19 +87,19 @@ def checked_module(name: str) -> str:
 
 
 def _is_own(module: str) -> bool:
-    """Return whether the name selects a callback of trainbus in the argument `callbacks`. torch is not imported."""
+    """Return whether trainbus has a callback with this name for the argument `callbacks`. Do not import torch."""
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}
 
 
 def class_name(module: str) -> str:
-    """Return the name of the class: `damp_spikes` becomes `DampSpikes`."""
+    """Return the class name for the name of a module: `damp_spikes` becomes `DampSpikes`."""
     return "".join(word.capitalize() for word in module.split("_")) or module
 
 
 def write_package(folder: Path, module: str, kind: str) -> None:
-    """Write a package. A failure leaves no folder.
+    """Write the package of a plugin into a new folder. If this fails, delete the folder.
 
     Args:
         folder: the folder, which does not exist.

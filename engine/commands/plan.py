@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
-    """Return the estimate as plain data: the workload, all variants with their memory, and the names that fit."""
+    """Return the estimate as a dict: the workload, all variants with their memory, and the names of those that fit."""
     return {
         "training": asdict(workload),
         "ways": [

@@ -71,7 +71,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. The options of this command are moved in front of the program."""
+    """Return the words of a command line, with the options of this command moved in front of the program."""
     return own_first(words, _FLAGS, _VALUES)
 
 
@@ -132,7 +132,12 @@ def _batch_values(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hints(args: Any, changes: Iterable[str]) -> list[str]:
-    """Return a hint for each changed interval that has no effect, because its strategy does not use it."""
+    """Return a hint for each changed interval that has no effect, such as `eval_steps` with `eval_strategy='epoch'`.
+
+    Args:
+        args: the training arguments, after the change.
+        changes: the names of the changed arguments.
+    """
     found = []
     for name in changes:
         strategy = name.removesuffix("_steps") + "_strategy"
@@ -143,7 +148,14 @@ def _hints(args: Any, changes: Iterable[str]) -> list[str]:
 
 
 def _comparison(shown: Previewed, changes: str) -> list[str]:
-    """Return lines of text: how changed arguments change the preview, and both values of each number that differs."""
+    """Return lines of text that compare the preview without and with the changed arguments.
+
+    The lines show the decisions that differ, both values of each number that differs, hints, and new warnings.
+
+    Args:
+        shown: both previews.
+        changes: the changed arguments, as text.
+    """
     before, after = shown.preview, shown.changed or shown.preview
     lines = difference(before.rows, after.rows)
     new = [f"warning: {text}" for text in after.warnings if text not in before.warnings]
@@ -182,7 +194,18 @@ def previews_of(
 ) -> Previewed:
     """Run a program up to its first `train()` and return two previews: without and with the changed arguments.
 
-    The output of the program goes to stderr. With `batch`, it also makes the dry batch of the training.
+    The output of the program goes to stderr.
+
+    Args:
+        program: a Python file, or the name of a module.
+        arguments: the arguments of the program.
+        is_module: whether the program is a module.
+        of_transformers: whether the program imports its Trainer from transformers.
+        metrics: the metrics that evaluations measure: name -> one value for each evaluation. None if they are unknown.
+        measure: whether to run the model, to measure the time of a step and of an evaluation.
+        changes: the changed arguments: name -> value as text. If it is empty, there is no second preview.
+        batch: whether to also make a dry batch, which checks the training before its first step.
+        stream_rows: the number of samples of one epoch, for a stream without a length; None if it is unknown.
 
     Raises:
         ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`

@@ -1,4 +1,4 @@
-"""The dry batch of `trainbus preview --batch`: begin a training, make its dry batch, and end the training."""
+"""The dry batch of `trainbus preview --batch`: begin a training, check it with a dry batch, and end it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
-    """Begin the training and return its dry batch, as a dict: `report` (a `DryBatchReport` or None) and `error` (a
-    text).
+    """Begin the training, check it with a dry batch, and end it before its first step.
 
     Only callbacks that build the model and the optimizer run, so nothing is written, reported or saved. The trainer
     cannot be used afterwards.
@@ -26,6 +25,10 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
         trainer: the Trainer.
         train: the `train()` of this trainer.
         resume: the value of `resume_from_checkpoint`.
+
+    Returns:
+        A dict with `report`, a `DryBatchReport` or None if there is none, and `error`, the text of the error that ended
+        the training; empty without an error.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 

@@ -100,8 +100,10 @@ class Profile:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. `--json` is moved in front of the program. Other options after the program
-    belong to the program."""
+    """Return the words of a command line, with `--json` moved in front of the program.
+
+    Other options after the program belong to the program.
+    """
     return own_first(words, ("--json",))
 
 
@@ -180,7 +182,7 @@ def changes_for(described: dict[str, Any]) -> list[Change]:
 
 
 def chosen(changes: list[Change], only: str) -> list[Change]:
-    """Return the changes that `--only` names.
+    """Return the changes that the value of `--only` names; all changes if the value is empty.
 
     Raises:
         ArgumentError: for an unknown name.
@@ -194,7 +196,7 @@ def chosen(changes: list[Change], only: str) -> list[Change]:
 
 
 def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile:
-    """Measure the run without a change and with each change. Repeat this for each round.
+    """Measure the speed of a program without a change and with each change, once in each round.
 
     Args:
         changes: the changes.

@@ -88,8 +88,10 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
-    """Return the first difference between two recorded runs, and the rank that has it. For folders, compare all
-    ranks."""
+    """Return the first difference between two recorded runs, and the number of the rank in which they differ.
+
+    If both paths are folders, the function compares all ranks. Without a difference, it returns None and 0.
+    """
     mine, others = _of_all_ranks(one), _of_all_ranks(other)
     if one.is_dir() and other.is_dir() and len(mine) != len(others):
         raise ArgumentError(

@@ -133,7 +133,7 @@ def _shape(tensors: Mapping[str, Any], name: str) -> Any:
 
 
 def _bad_in(data: Any, name: str) -> list[str]:
-    """Return the names of the tensors in nested data that are not finite."""
+    """Return the names of the tensors in nested data that contain NaN or infinite numbers. `name` names the data."""
     if hasattr(data, "isfinite"):
         return [] if not data.is_floating_point() or data.isfinite().all() else [name]
     if isinstance(data, Mapping):
@@ -144,8 +144,10 @@ def _bad_in(data: Any, name: str) -> list[str]:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. `--json` is moved in front of the program. Other options after the program
-    belong to the program."""
+    """Return the words of a command line, with `--json` moved in front of the program.
+
+    Other options after the program belong to the program.
+    """
     return own_first(words, ("--json",))
 
 
@@ -245,7 +247,11 @@ def _loader(batches: list[Any]) -> Any:
 
 
 def reproduced(described: dict[str, Any], found: Found) -> bool:
-    """Return whether the step failed as before: with the same error, or with equal losses and an equal norm."""
+    """Return whether the repeated step failed as before.
+
+    If the earlier step raised an error, the new error must have the same type. If not, the losses and the gradient norm
+    must be equal.
+    """
     if described.get("error") is not None:
         return found.error is not None and found.error["type"] == described["error"]["type"]
     former = [*described["losses"], described["grad_norm"]]

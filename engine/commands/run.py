@@ -29,10 +29,10 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program in this process. Errors of the program keep their traceback.
+    """Run the program in this process. Errors that the program raises are not caught.
 
     Returns:
-        The exit status of the command: 0; 2 if the program cannot be started.
+        The exit status of the command: 2 if the program cannot be started, else 0.
     """
     program, arguments = options.program, options.arguments
     try:

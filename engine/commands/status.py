@@ -70,7 +70,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def ended(status: dict[str, Any]) -> str:
-    """Return how a run has ended, such as `done` or `killed`; empty if it seems to run."""
+    """Return how a run has ended, such as `done` or `killed`; an empty text if it seems to run."""
     if status["status"] != "running":
         return str(status["status"])
     if status.get("host") == socket.gethostname() and not _lives(status.get("pid")):
