@@ -27,13 +27,13 @@ class InjectedFault(Exception):
 
 
 def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseException] = InjectedFault) -> Injector:
-    """Raise an error in a step.
+    """Return an injector that raises an error in a step.
 
     Args:
         step: the first step that fails. The first step of a run is 1. Later steps raise the error too.
-        event: the event in which the error is raised, after all handlers of the event. `forward` raises the error in
-            the forward pass of the model.
-        error: builds the error.
+        event: the event that raises the error, after all its handlers ran. With `forward`, the forward pass of the
+            model raises the error.
+        error: a class or a function that returns the error to raise.
     """
 
     def fail(trainer: Trainer) -> None:
@@ -62,7 +62,7 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 
 
 def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
-    """Send a signal to this process at the end of a step."""
+    """Return an injector that sends a signal to this process at the end of a step."""
 
     def inject(trainer: Trainer) -> Undo:
         undo: Undo = trainer.on(
@@ -74,12 +74,18 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
 
 
 def kill_at(step: int) -> Injector:
-    """Kill this process at the end of a step, to simulate a machine failure. Use it in `in_processes`."""
+    """Return an injector that kills this process at the end of a step, to simulate a machine failure.
+
+    Use it in a function that you pass to `in_processes`. Elsewhere it kills the process of the tests.
+    """
     return _kill_at(step, None)
 
 
 def lose_rank_at(step: int, rank: int = 1) -> Injector:
-    """Kill one rank at the end of a step. Use it in `in_processes` with two processes."""
+    """Return an injector that kills one rank at the end of a step.
+
+    Use it in a function that you pass to `in_processes`, with two processes.
+    """
     return _kill_at(step, rank)
 
 

@@ -1,4 +1,4 @@
-"""Lab: builds the runs of one callback under test. Several checks use the same runs."""
+"""Lab: the class that builds the runs of one callback under test. Several checks share these runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Lab:
         return callback
 
     def trainer(self, *callbacks: Any, folder: Path | None = None, **options: Any) -> Trainer:
-        """Build a trainer. Each `train()` initializes the weights again."""
+        """Build a trainer with these callbacks. Each `train()` of this trainer initializes the weights again."""
         self._runs += 1
         folder = self.folder / f"run-{self._runs}" if folder is None else folder
         options = {"model_init": Net, **self.subject.arguments, **options}
@@ -66,7 +66,7 @@ class Lab:
         return trainer
 
     def around(self, callback: Any, save_every: int = 2) -> list[Any]:
-        """Return the callbacks that log, evaluate and save together with the callback under test."""
+        """Return callbacks that log, evaluate and save, for a run with `callback`. The list leaves `callback` out."""
         own = beside((callback,), save_every)
         evaluates = "eval_strategy" in self.subject.arguments
         return [other for other in own if not (evaluates and type(other).__name__ == "Evaluate")]
@@ -77,12 +77,12 @@ class Lab:
 
     @cached_property
     def bare(self) -> TinyRun:
-        """A run of the callbacks that log, evaluate and save, without the callback under test."""
+        """A run with callbacks that log, evaluate and save, and without the callback under test."""
         return train(self.trainer(*self.around(self.new())))
 
     @cached_property
     def usual(self) -> TinyRun:
-        """A run of a new callback together with callbacks that log, evaluate and save."""
+        """A run with callbacks that log, evaluate and save, and with a new instance of the callback under test."""
         return train(self.among(self.new()))
 
     def forget(self, trainer: Trainer) -> None:
@@ -101,7 +101,7 @@ class Lab:
 
 
 def difference(one: TinyRun, other: TinyRun) -> str:
-    """Return the first difference between two runs that should be equal, in words; empty if they are equal."""
+    """Return a text with the first difference between two runs. The text is empty if the runs are equal."""
     if events := one.trace.difference(other.trace):
         return f"the events differ:\n{events}"
     if one.logs != other.logs and not equal(one.logs, other.logs):
@@ -131,9 +131,9 @@ def subscriptions(trainer: Trainer, callback: Any) -> list[Subscription]:
 
 
 def around_handlers(trainer: Trainer, callback: Any, wrap: Callable[[Subscription, Callable[[], Any]], Any]) -> None:
-    """Call `wrap(subscription, call)` in place of each handler of the callback.
+    """Make a trainer call `wrap(subscription, call)` in place of each handler of a callback.
 
-    `wrap` calls the handler with `call()`, and returns its result.
+    `wrap` runs the handler with `call()`, and returns the result of the handler.
     """
     for found in subscriptions(trainer, callback):
         found.call = _wrapped(found, found.call, wrap)
@@ -145,12 +145,12 @@ def _muted(found: Subscription, call: Callable[[], Any]) -> Any:
 
 
 def observes(found: Subscription, subject: Subject) -> bool:
-    """Return whether a handler of the callback under test must only observe the run."""
+    """Return whether a handler of the callback under test may only observe the run, and not change it."""
     return found.slot.stage in OBSERVING if subject.reporter is None else subject.reporter
 
 
 def values_of_classes(callback: Any) -> dict[str, str]:
-    """Return the plain values that the classes of a callback hold: name of the attribute -> text of the value."""
+    """Return the plain values in the class attributes of a callback: `Class.attribute` -> the value as text."""
     classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
     return {
         f"{cls.__name__}.{name}": repr(value)

@@ -55,7 +55,7 @@ def parametrize_with_checks(
     Args:
         callbacks: classes, functions that return a new callback, or `Subject`s.
         only: the names of the checks. Default: all.
-        two_processes: also the check that starts two processes, with the marker `two_processes`.
+        two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
         expected_failed: check -> the reason why the callbacks may fail it. The case is then expected to fail.
         **promises: fields of `Subject`, for all callbacks.
 

@@ -31,7 +31,7 @@ class Ended:
 
 
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
-    """Call a function in forked processes, with the environment variables with which torch.distributed connects them.
+    """Call a function in forked processes. Their environment variables let torch.distributed connect them.
 
     A forked process starts in milliseconds, and the function need not be importable. The operating system must have
     `fork`, and this process must not have used CUDA.

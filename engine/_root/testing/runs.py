@@ -51,7 +51,7 @@ class TinyRun:
 
         Args:
             flag: the flag, without `should_`.
-            author: the id of a callback; None for all.
+            author: the id of the callback that made the requests; None for the requests of all callbacks.
         """
         return [
             (entry.step, entry.author, entry.reason)
@@ -61,7 +61,7 @@ class TinyRun:
 
 
 def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
-    """Return the callbacks to add to those of the user.
+    """Return callbacks that log, evaluate and save, to add to the callbacks of the user.
 
     They log each step, evaluate every second step, and save every `save_every` steps.
 

@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 def net_samples(count: int = 16, seed: int = 0) -> list[dict[str, torch.Tensor]]:
-    """Return samples for `Net`. By default, 16 samples are 4 batches: an epoch of 4 steps."""
+    """Return samples for `Net`. The 16 samples of the default give an epoch of 4 steps, each with one batch."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
     return [{"x": row, "labels": row.sum()} for row in x]
 
@@ -135,7 +135,7 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread inside a `with` block. The models are small, and the machine may be busy."""
+    """Make torch use one thread in a `with` block. On a busy machine, more threads slow a small model down."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
