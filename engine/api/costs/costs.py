@@ -110,7 +110,7 @@ class Costs:
         return sorted(sums.items(), key=lambda item: -item[1])[:count]
 
     def tables(self) -> list[Table]:
-        """Return the tables: head and rows of parts, callbacks and recompilations. An empty table is left out."""
+        """Return the tables of parts, callbacks and recompilations, each as head and rows, without empty tables."""
         parts: list[tuple[str, ...]] = [
             (
                 each.part,

@@ -40,7 +40,7 @@ class Point:
 
 @dataclass
 class Session:
-    """One session. It begins with its process, or with a later training in the same process."""
+    """One session. The first session of a process begins with the process. A later one begins with its training."""
 
     id: str
     """The name of the session in the file."""
@@ -180,7 +180,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a record to its session as a `Point`. A heartbeat has no parts, so it gets the parts of the last point."""
+    """Add a record to its session as a `Point`. A heartbeat has no times of parts, so the last known times stay."""
     for session in sessions[-1:]:
         if session.id == record["session"]:
             before = session.points[-1].parts

@@ -36,7 +36,7 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
     Args:
         run: the run.
-        ranks: for each rank, in order: part -> seconds of the median step. Empty for one rank.
+        ranks: for each rank, in order: part -> seconds of the median step. Empty if the run has one rank.
     """
     timeline: Timeline = run.bus.timeline
     sums = timeline.sums()

@@ -34,7 +34,7 @@ def listed(names: list[str]) -> str:
 def optimizer_findings(trainer: Any) -> Iterator[str] | None:
     """Return the findings about trainable parameters that the optimizer does not have.
 
-    None if this cannot be checked, for example because a callback shards the model: the optimizer may then hold other
+    Return None if this cannot be checked. For example, a callback shards the model, so the optimizer may hold other
     tensors than the parameters.
     """
     run: Run = trainer.run

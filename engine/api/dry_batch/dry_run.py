@@ -151,7 +151,7 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
 
 
 def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return an error that names the dry batch, the samples and the remedy."""
+    """Return the error to raise in place of an error of the model. It names the dry batch and its samples."""
     where = "the dry batch, before the first step"
     if is_out_of_memory(error):
         if run.args.auto_find_batch_size and run.ranks.single_process:

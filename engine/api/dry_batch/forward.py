@@ -143,7 +143,7 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the number of label items of the batch, as in a step of one batch."""
+    """Return the number of label items of a step that has only this batch."""
     return trainer.count_items([batch])
 
 

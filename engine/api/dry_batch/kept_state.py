@@ -165,7 +165,7 @@ class KeptState:
             self._wait((f"{path}[{number}]", item) for number, item in enumerate(container))
 
     def _keep_class(self, path: str, cls: type) -> None:
-        """Keep the attributes of a class of the program, such as a counter, and the globals that its methods use."""
+        """Keep the class attributes of a class of the program, and the global variables that its methods use."""
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:

@@ -177,7 +177,7 @@ def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
 
 
 def widths_of(batch: Any, main_input: str) -> list[int]:
-    """Return the length of each sample of a batch of tokens, without padding; empty for other batches."""
+    """Return the length of each sample of a batch of tokens, without padding; [] for other batches."""
     if not isinstance(batch, Mapping):
         return []
     mask, tokens = batch.get("attention_mask"), batch.get(main_input)

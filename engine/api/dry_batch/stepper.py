@@ -46,7 +46,7 @@ class DryStepper:
 
 
 def _checkpoints_reentrantly(loss: torch.Tensor) -> bool:
-    """Return whether the graph of a loss has a checkpoint of torch with `use_reentrant=True`."""
+    """Return whether the forward of a loss used activation checkpointing of torch with `use_reentrant=True`."""
     waiting, seen = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -15,7 +15,9 @@ from ...evaluation.modes import to_eval, to_train
 
 
 def measured(trainer: Any) -> dict[str, float]:
-    """Return the seconds of a step, without the update, and of an evaluation of all datasets.
+    """Return the seconds of a step, without the update of the weights, and of an evaluation of all datasets.
+
+    The keys of the dict are `step` and `evaluation`.
 
     It runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the RNG states.
     """

@@ -334,7 +334,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a callback or function of the user or of another library may decide something."""
+    """Return whether a subscriber is not of trainbus, and runs in a stage in which it may request something."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False
@@ -386,8 +386,8 @@ class PreviewMethods:
                 The preview then shows a single epoch, which lasts until the last step.
 
         Raises:
-            ArgumentError: during training, for `stream_rows` of data that has a length, and for settings that `train`
-                refuses too.
+            ArgumentError: during training, if `stream_rows` is set for data with a length, and for settings that
+                `train` refuses too.
         """
         options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes, stream_rows)
         return make_preview(self, *options)

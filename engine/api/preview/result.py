@@ -64,7 +64,7 @@ class Preview:
         """Read a preview from a file with the text that `to_json` returned.
 
         Raises:
-            ArgumentError: if the file has another content.
+            ArgumentError: if the file cannot be read, or if it does not contain a preview.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -196,7 +196,7 @@ class VirtualWindow:
 
 @dataclass
 class LearningRates:
-    """The learning rates of a preview. A preview of many steps keeps no value of each step."""
+    """A summary of the learning rates of a preview. It does not hold the learning rate of each step."""
 
     steps: int = 0
     """The number of steps."""

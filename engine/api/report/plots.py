@@ -27,7 +27,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def short(value: float, digits: int = 3) -> str:
-    """Return a number as text for a tick, with some significant digits: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
+    """Return a number as text for a tick, with `digits` significant digits: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{_rounded(value / size, digits)}{unit}"
@@ -42,7 +42,7 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Return the texts of ticks, with at least 3 significant digits, and as many as make all texts different."""
+    """Return the texts of ticks. They have 3 significant digits, or more if two texts would be equal."""
     found: list[str] = []
     for digits in range(3, 13):
         found = [short(value, digits) for value in values]

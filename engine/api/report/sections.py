@@ -49,7 +49,7 @@ def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def _left(cell: Any) -> Any:
-    """Return a cell with a number as text. Text is aligned to the left, like the other cells of the column."""
+    """Return a `Number` as text, which a table aligns to the left. Return any other cell unchanged."""
     if not isinstance(cell, Number):
         return cell
     return cell.text or ("-" if cell.value is None else digits(cell.value))
@@ -61,7 +61,7 @@ def _metric(run: RunData) -> str:
 
 
 def _aligned(text: str, numeric: Iterable[str]) -> str:
-    """Align the heads of columns with numbers to the right, like the cells of these columns."""
+    """Return the HTML of a table, with the heads of the columns `numeric` aligned to the right like their cells."""
     for name in numeric:
         text = text.replace(f'<th scope="col">{escape(name)}</th>', f'<th scope="col" class="n">{escape(name)}</th>')
     return text
@@ -109,7 +109,7 @@ def _checkpoints(run: RunData) -> str:
 
 
 def decisions(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a timeline of decisions for each run, and a table of the last ones."""
+    """Return a timeline of the decisions of each run, and a table of the last decisions."""
     return _of_each(runs, names, _decisions)
 
 

@@ -37,8 +37,9 @@ def table(
         caption: the caption of the table.
         heads: the names of the columns.
         rows: the cells: text, `Number` or `Html`.
-        marked: the rows to highlight.
-        numbers: the first column with numbers; -1 for none.
+        marked: the indices of the rows to highlight. The first row has the index 0.
+        numbers: the index of the first column with numbers; -1 for none. The heads from this column on are aligned
+            to the right.
     """
     head = "".join(
         f'<th scope="col"{_n(0 <= numbers <= index)}>{escape(head)}</th>' for index, head in enumerate(heads)
