@@ -57,7 +57,7 @@ PROCESSES = (
 class AcceleratorState:
     """The attributes of accelerate's `AcceleratorState`: the processes of the run, and accelerate's plugins.
 
-    No plugin is used, because callbacks shard the model.
+    The plugins are None, because callbacks shard the model instead.
     """
 
     accelerator: Accelerator = field(repr=False)
@@ -79,7 +79,7 @@ class AcceleratorState:
 
 @dataclass
 class Accelerator:
-    """An object in place of accelerate's `Accelerator`. Its methods call the run and the stepper."""
+    """The object that replaces accelerate's `Accelerator`. Its methods call the run and the stepper."""
 
     run: Run
     """The run."""
@@ -151,12 +151,12 @@ class Accelerator:
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> nn.Module:
-        """Return the user's model if `model` is the wrapped model. For any other model, remove torch's wrappers.
+        """Return a model without wrappers. For the wrapped model of the run, this is the model of the user.
 
         Args:
             model: a module.
-            keep_fp32_wrapper: not used: mixed precision does not change the `forward` of the model.
-            keep_torch_compile: not used: a compiled module is unwrapped too.
+            keep_fp32_wrapper: not used, because mixed precision does not change the `forward` of the model.
+            keep_torch_compile: not used. The wrapper of `torch.compile` is removed too.
         """
         if model is self.run.model_wrapped:
             return self.run.model
@@ -178,7 +178,7 @@ class Accelerator:
 
     @property
     def even_batches(self) -> bool:
-        """Whether ranks with fewer batches get samples again. A program may assign a value, which has no effect."""
+        """Whether samples are repeated so that all ranks get equally many batches. Assigning a value has no effect."""
         return self._config.even_batches if self._even_batches is None else self._even_batches
 
     @even_batches.setter
@@ -208,8 +208,8 @@ class Accelerator:
 
         Args:
             model: a module.
-            device_placement: not used: the model is moved.
-            evaluation_mode: not used: only the run's model is wrapped.
+            device_placement: not used. The model is moved in any case.
+            evaluation_mode: not used, because only the run's model is wrapped.
         """
         return self.run.model_wrapped if model is self.run.model else model.to(self.device)
 
@@ -307,9 +307,9 @@ class Accelerator:
 
     @contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        """Enter a context that averages gradients over the ranks in the last batch of a step only.
+        """Enter a context that does nothing, for training steps that call accelerate's `accumulate`.
 
-        The Trainer already calls each training step inside such a context, so this context does nothing.
+        The Trainer itself averages the gradients over the ranks in the last batch of a step only.
 
         Args:
             *models: not used.

@@ -17,7 +17,7 @@ def announce_training(trainer: Any) -> None:
     """Log the sizes of a training, at level INFO.
 
     Args:
-        trainer: the Trainer. Its loader, its plan and its optimizer exist.
+        trainer: the Trainer. Its loader, its run plan and its optimizer must exist.
     """
     run, args = trainer.run, trainer.args
     loader, plan, state = run.train_dataloader, run.plan, run.state

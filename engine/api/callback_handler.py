@@ -72,10 +72,10 @@ class CallbackHandler:
 
     A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The engine then calls the replacement once per event, in the stage DECIDE. The replacement stands for the handlers
-    that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` has the callbacks with
-    these handlers. The bus calls all other handlers itself, as before. A program may also set any other attribute of
-    this object.
+    After that, the engine calls the replacement once per event, in the stage DECIDE. The replacement runs in place of
+    the handlers that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` lists the
+    callbacks with these handlers. The bus calls all other handlers itself, as before. A program may also set any other
+    attribute of this object.
     """
 
     trainer: HasCallbacks
@@ -98,7 +98,7 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment. Changing the list attaches or detaches.
 
-        While a replaced method runs, the list has only the callbacks that this method calls.
+        While a program's replacement for a method runs, the list has only the callbacks that the replacement calls.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -120,7 +120,7 @@ class CallbackHandler:
     def call_through(self, handler: Any) -> None:
         """Call the callbacks through the methods of another callback handler, such as a subclass of transformers' own.
 
-        Its callbacks are attached, unless they are attached already. Its attributes become attributes of this object.
+        The callbacks of `handler` are attached if they are not yet. This object also gets the attributes of `handler`.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -140,27 +140,27 @@ class CallbackHandler:
             handler.callbacks = before
 
     def add_callback(self, callback: Any) -> None:
-        """Attach a callback, or an instance of a callback class."""
+        """Attach a callback. For a class, attach a new instance of the class."""
         self.trainer.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first one of a class, and return it; None if there is none."""
+        """Detach a callback, or the first callback of a class. Return it; None if no such callback is attached."""
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
         """Detach a callback.
 
-        Pass the callback, its id, or its class: then the first callback of the class is detached.
+        Pass the callback, its id, or its class. For a class, the first callback of this class is detached.
         """
         self.trainer.remove_callback(callback)
 
     @property
     def replaces_calls(self) -> bool:
-        """Whether a program replaced a method. Callbacks may then receive more values than the events pass."""
+        """Whether a program replaced a method of this object. Handlers may then get more values than events pass."""
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A function for `call_event` or an event method calls the callbacks from now on.
+        """Set an attribute. If the attribute is `call_event` or an event method, the value replaces this method.
 
         Raises:
             ArgumentError: if `name` is another method, or if the value for a method is not a function.
@@ -216,7 +216,7 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether a replaced method runs now, and calls the handlers of this event."""
+        """Return whether the bus calls the handlers of this event through this object now."""
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -234,14 +234,14 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the current event with the arguments that a replaced method passes."""
+        """Call the handlers of the event that runs now. A program that replaced a method may pass other arguments."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the callbacks' methods of a name that is not in the catalogue. transformers calls any name too."""
+        """Call the method `event` of each callback that has it. As in transformers, any name works, not only events."""
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
@@ -265,7 +265,7 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions of an event. The replaced method is one, in place of the handlers that it calls."""
+        """Return the subscriptions of an event, with one for this object in place of the handlers that it calls."""
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -289,13 +289,13 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which no replaced method counts as running. Handlers can announce events in it."""
+        """Return a context in which no replacement counts as running, so that handlers can announce other events."""
         return self._calling(None)
 
 
 @dataclass(eq=False)
 class _Routed:
-    """The handlers of an event that a replaced method calls."""
+    """The handlers of an event that the callback handler calls in place of the bus."""
 
     owner: CallbackHandler
     event: str
@@ -303,7 +303,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that the bus calls instead of these handlers."""
+        """The subscription that the bus calls instead of `handlers`. It calls the callback handler."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 
@@ -383,9 +383,9 @@ class AttachedCallbacks(MutableSequence[Any]):
 
 
 class _Authors(list[Any]):
-    """The callbacks that a replaced method of the callback handler calls, such as a program's own `call_event`.
+    """The callbacks that a program's replacement for a method of the callback handler calls.
 
-    While a loop is at a callback, flag writes have this callback as author.
+    When a loop over this list calls a callback, the ledger names this callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -77,7 +77,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def failures(self) -> dict[str, CallbackFailures]:
-        """The callbacks that failed or exceeded their budget in the last training, by id."""
+        """The callbacks that failed or exceeded their time budget in the last training, by id."""
         return {owner_id: record for owner_id, record in self.bus.isolation.failures.items() if record.is_reported}
 
     @property
@@ -117,11 +117,11 @@ class CallbackMethods(TrainerBase):
         return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
     def add_callback(self, callback: Any) -> Handle:
-        """Attach a callback, or an instance of a callback class. Return a handle that detaches it.
+        """Attach a callback; for a class, a new instance of the class. Return a handle that detaches the callback.
 
         Raises:
             SubscriptionError: if `callback` is not a callback, or if its `before=` or `after=` cannot be satisfied.
-            ArgumentError: if `callback` does not work with an attached callback.
+            ArgumentError: if `callback` cannot be used together with a callback that is already attached.
 
         After an error, the callback is not attached.
         """
@@ -155,7 +155,7 @@ class CallbackMethods(TrainerBase):
             )
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first one of a class, and return it; None if there is none."""
+        """Detach a callback, or the first callback of a class. Return it; None if no such callback is attached."""
         if isinstance(callback, type) and issubclass(callback, Callback):
             return callback.remove_from(self.bus)
         for owner_id, attached in self.bus.subscribers.items():
@@ -165,7 +165,9 @@ class CallbackMethods(TrainerBase):
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback. Pass the callback, its id, or its class: then the first callback of the class is detached.
+        """Detach a callback.
+
+        Pass the callback, its id, or its class. For a class, the first callback of this class is detached.
 
         Raises:
             SubscriptionError: if no such callback is attached.

@@ -86,7 +86,7 @@ class DataLoaderMethods(LossMethods):
         return loader
 
     def _slice(self, dataset: Any, rows: int) -> Any:
-        """Return a random subset of an eval dataset. Only the seed of the arguments decides which samples it has."""
+        """Return `rows` random samples of an eval dataset. Only the seed of the arguments decides which samples."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
@@ -144,7 +144,7 @@ class DataLoaderMethods(LossMethods):
     # The order of the samples.
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of the training data, over all ranks; None for the order of the dataset.
+        """Return one sampler for the training data of all ranks; None for the order of the dataset.
 
         Override it for an order of your own, such as a `WeightedRandomSampler`. Its samples are batched and
         distributed over the ranks. A `RandomSampler` over all samples is seeded with the epoch, as in transformers.
@@ -181,7 +181,7 @@ class DataLoaderMethods(LossMethods):
     # Columns.
 
     def _set_signature_columns_if_needed(self) -> None:
-        """If `_signature_columns` is None, set it to the columns that the model takes. Override this to keep others."""
+        """Set `_signature_columns`, if it is None, to the columns that the model takes. Override it to keep others."""
         if self._signature_columns is None:
             accepted = self.objective.accepted_columns
             self._signature_columns = None if accepted is None else list(accepted)

@@ -134,8 +134,10 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate for a callback. If an overridden `evaluate` is running, these metrics do not count as its
-        metrics."""
+        """Evaluate for a callback and return the metrics.
+
+        If an override of `evaluate` is running, its own metrics do not include the metrics of this evaluation.
+        """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
         try:
@@ -240,8 +242,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
 
-        To find the names, the method evaluates one batch, unless this would take long. It does not change the run. See
-        `engine/evaluation/rehearsal.py`.
+        The method evaluates one batch of each dataset to find the names. It returns None if this would take long or
+        change the run. See `engine/evaluation/rehearsal.py`.
 
         Raises:
             ArgumentError: for metrics that logs and checkpoints cannot hold.
@@ -338,7 +340,10 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the map-style eval datasets by name; empty if a subclass overrides `get_eval_dataloader`."""
+        """Return the map-style eval datasets of the trainer by name.
+
+        The dict is empty if the run does not evaluate, or if a subclass overrides `get_eval_dataloader`.
+        """
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
             return {}
@@ -346,7 +351,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
 
     def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
-        """Return the datasets of an evaluation by name; a single dataset has an empty name."""
+        """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
+
+        For a named dataset of the trainer, the value is the name again.
+
+        Args:
+            wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.
+        """
         given = self.eval_dataset
         if isinstance(wanted, str) and not (isinstance(given, dict) and wanted in given) and is_table_file(wanted):
             wanted = as_dataset(wanted, self._integration)

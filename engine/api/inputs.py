@@ -55,7 +55,7 @@ class TrainerInputs:
 
     @property
     def processor(self) -> Any:
-        """The tokenizer or processor, under its present or its older name."""
+        """The tokenizer or processor: the input `processing_class`, or else the older input `tokenizer`."""
         return self.processing_class if self.processing_class is not None else self.tokenizer
 
     @property
@@ -71,7 +71,7 @@ class TrainerInputs:
         A metric of the library `evaluate` is converted to a function.
 
         Args:
-            load: returns an integration by name.
+            load: a function that receives the name of an integration and returns its module.
             loaders: the inputs to convert: `train_dataset`, `eval_dataset` or both. A dataset is left out if a subclass
                 overrides the method that makes its loader.
         """

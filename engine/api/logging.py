@@ -45,7 +45,7 @@ class LoggingMethods(TrainerBase):
             entry.update(self._recordable(added))
 
     def _recordable(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return logged values as plain values. Values that a checkpoint cannot hold, such as images, are left out."""
+        """Return logged values as plain Python values, without values that a checkpoint cannot hold, such as images."""
         values, left_out = recordable(logs)
         if new := left_out.keys() - self._told_left_out:
             self._told_left_out |= frozenset(new)

@@ -132,7 +132,7 @@ class LossMethods(MomentMethods):
 
     @property
     def label_names(self) -> list[str]:
-        """The names of labels in a batch. It may be set."""
+        """The names of labels in a batch. A program may set this attribute."""
         return self.objective.label_names
 
     @label_names.setter
@@ -141,7 +141,7 @@ class LossMethods(MomentMethods):
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:
-        """Whether the model takes `num_items_in_batch` and divides its loss by it. It may be set."""
+        """Whether the model takes `num_items_in_batch` and divides its loss by it. A program may set this."""
         return self.objective.takes_item_count
 
     @model_accepts_loss_kwargs.setter
@@ -150,7 +150,7 @@ class LossMethods(MomentMethods):
 
     @property
     def can_return_loss(self) -> bool:
-        """Whether the model returns a loss without labels. It may be set."""
+        """Whether the model returns a loss without labels. A program may set this attribute."""
         return self.objective.returns_loss
 
     @can_return_loss.setter
@@ -159,12 +159,12 @@ class LossMethods(MomentMethods):
 
     @property
     def label_smoother(self) -> OutputSmoother | None:
-        """Computes the loss with label smoothing from outputs and labels; None without `label_smoothing_factor`."""
+        """The function of outputs and labels that computes the smoothed loss; None if label smoothing is off."""
         smoother = self.objective.smoother
         return None if smoother is None else OutputSmoother(smoother)
 
     def _set_objective(self, **settings: Any) -> None:
-        """Set attributes of the objective, and of later objectives for models that `model_init` makes."""
+        """Set attributes of `self.objective`, and of the objectives of models that `model_init` makes later."""
         self._objective_settings = {**self._objective_settings, **settings}
         if "objective" in vars(self):
             self.objective.set(**settings)

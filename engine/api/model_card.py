@@ -154,7 +154,7 @@ def _optimizer(args: TrainingArguments) -> str:
 
 
 def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per evaluated step: the last training loss, its position, and the metrics by title.
+    """Return one row per step with an evaluation: the last training loss, epoch, step, and the metrics by title.
 
     Args:
         history: `state.log_history`.

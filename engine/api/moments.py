@@ -128,7 +128,7 @@ class MomentMethods(TrainerBase):
         model.to(device)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        """Return the collator. The loader removes the columns that the model does not take."""
+        """Return the collator unchanged. The loader removes the columns that the model does not take."""
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
@@ -174,7 +174,10 @@ class MomentMethods(TrainerBase):
         return self.run.model_wrapped if model is self.run.model else model
 
     def _through_overrides(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for the seam `clip` that calls the overridden `_clip_grad_norm` and `_get_grad_norm`."""
+        """Return a function for the seam `clip` that clips with `clip`, through overrides of the two norm methods.
+
+        The methods are `_clip_grad_norm` and `_get_grad_norm`. Without an override, `clip` itself is returned.
+        """
 
         def clipped(optimizer: Any, parameters: Any, max_norm: float) -> Any:
             model = self.run.model_wrapped
@@ -234,7 +237,7 @@ class MomentMethods(TrainerBase):
     # Checkpoints.
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the present step."""
+        """Write a checkpoint of the current step."""
         if "_save_checkpoint" in self._works:
             self._work("_save_checkpoint")
         else:
@@ -300,4 +303,4 @@ class MomentMethods(TrainerBase):
 
 
 def _nothing() -> None:
-    """Do nothing. This is the work in a method that the engine did not call."""
+    """Do nothing. `_work` calls it if the program, and not the engine, calls a method."""

@@ -196,7 +196,7 @@ class OptimizerMethods(TrainerBase):
         self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
 
     def _forget_schedule(self) -> None:
-        """Drop the schedule of an earlier run: it has the length of that run."""
+        """Drop the schedule that the Trainer built for an earlier run. It has the length of that run."""
         if self._given_optimizers[1] is None:
             self.run.lr_scheduler = None
 
@@ -204,8 +204,8 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: in three cases. A callback replaces the optimizer of the user's schedule. The loss module has
-                parameters, but a callback builds an optimizer of the model only. The optimizer needs a closure.
+            ArgumentError: in three cases. The user passed a schedule, but its optimizer was replaced. The loss module
+                has parameters, but a callback builds an optimizer of the model only. The optimizer needs a closure.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()
@@ -236,7 +236,7 @@ class OptimizerMethods(TrainerBase):
             )
 
     def _keep_extra_parameters(self) -> None:
-        """Attach the callback that saves the parameters that only the optimizer has."""
+        """Attach a callback that saves the optimizer's parameters that neither the model nor the loss module has."""
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, ExtraParameters):
                 self.bus.detach(owner_id)
@@ -284,7 +284,7 @@ class OptimizerMethods(TrainerBase):
         return created
 
     def _tell_untrained(self, trained: set[Any]) -> None:
-        """Warn once about modules that a loss function uses, but that are not trained."""
+        """Warn once about modules that a loss function uses, but with parameters that are not in `trained`."""
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
             found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]
@@ -309,7 +309,7 @@ class OptimizerMethods(TrainerBase):
 
 
 def _sharded_by(run: Run) -> str:
-    """Return the id of the callback that shards the weights or the optimizer state; empty if none does."""
+    """Return the id of the callback that shards the weights or the optimizer state; "" if none does."""
     return run.seams.filled_by("optimizer_state") or run.seams.filled_by("model_state")
 
 

@@ -75,10 +75,10 @@ class RecordedEvaluations(Callback):
 
 
 class ReplayBus(EventBus):
-    """The bus of a replay. It has one callback, which also finds a stand-in for recorded evaluations."""
+    """The bus of a replay. `subscribers` has the replayed callback, and a stand-in for the recorded evaluations."""
 
     evaluations: Callback | None = None
-    """The stand-in; None if the run did not evaluate."""
+    """The stand-in for the evaluations of the recorded run; None if the run did not evaluate."""
 
     @property
     def subscribers(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ReplayBus(EventBus):
 
 
 class ReplayServices:
-    """The services of a recorded run. A replay does the work of a decision. It loads no weights."""
+    """The services of a recorded run. `at` does its work, but loads no weights. Other services are `Absent`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -161,7 +161,7 @@ class ReplayRun:
         self.session = ReplaySession(resume_requested=head["step"] > 0)
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of the evaluations at a step; empty without one."""
+        """Return the metrics of the evaluations at a step; {} if there was no evaluation at this step."""
         return dict(self.metrics) if step == self._measured else {}
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +170,7 @@ class ReplayRun:
         return Absent(name)
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count that filters of subscribed functions compare with."""
+        """Return the count of a clock, for filters such as `every`. `calls` is the count of `Clock.CALLS`."""
         step = self.state.global_step
         epoch = int(self.state.epoch) + 1
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)

@@ -61,9 +61,9 @@ class SavingMethods(MomentMethods):
         self._write_model(self.args.output_path if output_dir is None else Path(output_dir), state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Freeze the model: return a function that writes its present weights to a folder later, on any thread.
+        """Copy the weights now, and return a function that writes the copy to a folder later, on any thread.
 
-        None if this is impossible, which it is in two cases:
+        The method returns None in two cases, because a later write would not have the weights of now:
 
         - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
           override writes the live model.

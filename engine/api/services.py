@@ -46,7 +46,7 @@ class Services(Protocol):
         """Do the engine's work in a Trainer method. If a subclass overrides the method, call the override."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Return a function that writes the present model later, on any thread; None if that is impossible."""
+        """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
 
     def data_generators(self) -> OwnGenerators:
         """Return the random generators that datasets, collator and sampler hold."""
@@ -129,7 +129,7 @@ class TrainerServices:
         return self.trainer._at(moment, work, *arguments)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Return a function that writes the present model later, on any thread; None if that is impossible."""
+        """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
         frozen: Callable[[str], None] | None = self.trainer.freeze_model(copy)
         return frozen
 
