@@ -181,7 +181,7 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. The other checks replace a value of the wrong type by its default."""
+        """Yield all problems of the values. If a value has the wrong type, further checks use its default instead."""
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()
