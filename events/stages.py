@@ -23,7 +23,7 @@ class Stage(IntEnum):
     ACT = 40
     """Do the work that a flag requests."""
     REPORT = 50
-    """Print, upload, draw. Handlers in REPORT see all values that callbacks in earlier stages wrote."""
+    """Print, upload, plot. Handlers in REPORT see all values that callbacks in earlier stages wrote."""
     RELEASE = 60
     """Rotate checkpoints, close files, free memory."""
 
