@@ -26,9 +26,10 @@ hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def normalize(field: Field[Any], value: Any) -> Any:
-    """Return `value` in its canonical form: enum member, expanded path, parsed JSON.
+    """Return `value` in the form in which `field` stores it.
 
-    An invalid value is returned unchanged. The checks report it later.
+    For example, text becomes an enum member, JSON text is parsed, and `~` in a path is expanded. An invalid value is
+    returned unchanged. The checks report it later.
     """
     allowed = field.metadata
     if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):
@@ -57,7 +58,10 @@ def normalize(field: Field[Any], value: Any) -> Any:
 
 
 def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
-    """Return name -> problem for the fields of `declared` with a value in `args` of the wrong type."""
+    """Return the problems of values in `args` with the wrong type: field name -> problem.
+
+    Only the fields of the class `declared` are checked.
+    """
     hints = hints_of(declared)
     return {
         field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}.{_remedy(value)}"
@@ -67,7 +71,10 @@ def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
 
 
 def _remedy(value: Any) -> str:
-    """Return where to pass `value` if it is a callback, or a list with a callback; empty for other values."""
+    """Return a sentence that says where to pass `value`, if it is a callback or a list with a callback.
+
+    For any other value, return an empty string.
+    """
     found = next(
         (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_callback(each)), None
     )
@@ -79,7 +86,7 @@ def _is_callback(value: Any) -> bool:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether `value` fits the type `hint`. NumPy numbers count as numbers; a bool does not."""
+    """Return whether `value` fits the type `hint`. A NumPy number fits a number type. A bool does not."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Any:
         return True
@@ -93,7 +100,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
-    """Yield a problem for each field of `declared` with a value in `args` outside of its `choices`."""
+    """Yield a problem for each field of the class `declared` if `args` has a value that the field does not allow."""
     for field in fields(declared):
         value, choices = getattr(args, field.name), field.metadata.get("choices")
         if choices is not None and value not in (known := [*choices]):
@@ -104,8 +111,9 @@ def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
 
 
 def with_defaults(args: G, names: Iterable[str]) -> G:
-    """Return a copy of `args` with defaults in the fields `names`, so that later checks can compute with valid
-    values.
+    """Return a copy of `args` in which the fields `names` have their default values.
+
+    Later checks can then compute with valid values.
     """
     valid = copy.copy(args)
     defaults = {field.name: default_of(field) for field in fields(args)}

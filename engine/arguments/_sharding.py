@@ -1,6 +1,6 @@
 """Reading `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`: every notation is converted to one `FSDPOptions`.
 
-Which strategy an argument selects is in `engine/distributed/strategies.py`.
+`engine/distributed/strategies.py` decides which strategy an argument selects.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class FSDPOptions:
 
 
 def read_fsdp_options(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any) -> FSDPOptions:
-    """Return the FSDP options in these arguments, and their problems."""
+    """Return the FSDP options that the four arguments set. The options also contain the problems of the arguments."""
     options = FSDPOptions()
     sharded_ddp_given, stages, words = sharded_ddp_words(sharded_ddp), words_of(sharding), words_of(fsdp)
     options.problems += _problems_of_sharded_ddp(f"`sharded_ddp` is {sharded_ddp!r}", sharded_ddp_given)
@@ -218,8 +218,10 @@ def _config_of(given: Any) -> dict[str, Any]:
 
 
 def _problem_of_key(key: str, value: Any) -> str:
-    """Return the problem of a value of `fsdp_config`, as the end of a sentence after its key; empty if the value is
-    valid."""
+    """Return the problem of a key of `fsdp_config` or of its value; an empty string if both are valid.
+
+    An error message contains the key and then this text.
+    """
     if key not in KEYS:
         return f"{nearest(key, KEYS)} Known: {', '.join(KEYS)}."
     if key in XLA and value:

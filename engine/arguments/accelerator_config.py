@@ -73,7 +73,7 @@ class AcceleratorConfig:
 
         Raises:
             OSError: if the file cannot be read.
-            TypeError: for unknown keys, and for values of another kind.
+            TypeError: if a key is unknown, or if the file does not contain a JSON object.
             ValueError: if the file is not JSON.
         """
         if isinstance(given, cls):

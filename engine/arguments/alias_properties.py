@@ -24,8 +24,8 @@ class AliasProperties:
         """Set an argument or an alias.
 
         Raises:
-            ArgumentError: For a name that is not an argument, and for an invalid value. Subclasses of the user may set
-                attributes of their own.
+            ArgumentError: The name is not an argument, or the value is invalid. In a subclass that a user defines, any
+                name is allowed.
         """
         if not name.startswith("_") and not hasattr(type(self), name):
             fields_of = type(self).__dataclass_fields__  # type: ignore[attr-defined]

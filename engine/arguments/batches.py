@@ -49,7 +49,10 @@ class BatchArguments(Group):
 
     @property
     def accumulation_by_epoch(self) -> dict[str, int]:
-        """Epoch -> batches per step from this epoch on. The keys are text, as in JSON. Empty without a schedule."""
+        """The `gradient_accumulation_schedule` with text as keys, as in JSON; an empty dict if there is no schedule.
+
+        Each key is an epoch, from 0. Its value is the number of batches per step from this epoch to the next key.
+        """
         return {str(epoch): batches for epoch, batches in (self.gradient_accumulation_schedule or {}).items()}
 
     def accumulation_in(self, epoch: int) -> int:

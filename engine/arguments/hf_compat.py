@@ -1,4 +1,4 @@
-"""Properties and setters of the arguments, with the names of transformers, for scripts that use them."""
+"""Properties and setters of the arguments with the names that transformers uses."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class DistributedState:
 
 
 class HFMethods:
-    """Properties, and setters that change several arguments and check them as the constructor does.
+    """Properties and setters of the arguments, with the names that transformers uses.
 
-    A setter returns the arguments. It raises `ArgumentError` if a value is invalid, and then changes nothing.
+    A setter changes several arguments, checks them as the constructor does, and returns the arguments. If a value is
+    invalid, the setter raises `ArgumentError` and changes nothing.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
@@ -164,9 +165,10 @@ class HFMethods:
         activation_checkpointing: bool = False,
         gradient_checkpointing: bool | None = None,
     ) -> Any:
-        """Set the basic training arguments, and `do_train`.
+        """Set the basic training arguments, and set `do_train` to True.
 
-        `activation_checkpointing` is an alias of `gradient_checkpointing`; the latter wins if both are set.
+        `activation_checkpointing` is an alias of `gradient_checkpointing`. If both are given,
+        `gradient_checkpointing` wins.
         """
         return self._set(
             do_train=True,

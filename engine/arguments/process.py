@@ -21,7 +21,10 @@ _REMEDY = "start the program with a launcher, such as torchrun --nproc_per_node=
 
 
 def _number(name: str, default: int) -> int:
-    """Return a number in the environment of the launcher. `launch_problems` reports values that are not numbers."""
+    """Return the number in the environment variable `name`, which the launcher sets; `default` if it has no number.
+
+    `launch_problems` reports a value that is not a number.
+    """
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else default
 
@@ -127,7 +130,10 @@ class ProcessArguments(Group):
         return self.log_level if self.should_log else self.log_level_replica
 
     def get_process_log_level(self) -> int:
-        """Return the log level of this process as a number of `logging`. 'passive' returns the current level."""
+        """Return the log level of this process as a number of `logging`.
+
+        If the level is 'passive', return the level that the logger of this library has now.
+        """
         if self.own_log_level == "passive":
             return logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
         return int(getattr(logging, self.own_log_level.upper()))

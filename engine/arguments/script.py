@@ -44,7 +44,10 @@ class ScriptArguments(Group):
 
 @cache
 def _warn_that_nothing_resumes(named: str | bool) -> None:
-    """Warn once per process. As under transformers, the argument is for the script, and `train` does not read it."""
+    """Warn once per process that the run does not resume from the checkpoint in the arguments.
+
+    As in transformers, `train` does not read the argument. The script must pass its value to `train`.
+    """
     logger.warning(
         "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "
         "Call `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`. To start a new run without this "

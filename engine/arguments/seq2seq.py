@@ -72,7 +72,7 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, as `TrainingArguments.to_dict`. A `GenerationConfig` becomes a dict."""
+        """Return all fields, as `TrainingArguments.to_dict` does. A `GenerationConfig` becomes a dict."""
         values = TrainingArguments.to_dict(self)
         config = values["generation_config"]
         return {**values, "generation_config": config.to_dict() if hasattr(config, "to_dict") else config}

@@ -14,9 +14,9 @@ from ._base import default_of
 
 
 def mask(name: str) -> str:
-    """Return the placeholder text for a secret field.
+    """Return the placeholder text that replaces the value of a secret field in files.
 
-    If the arguments are read from a file, the placeholder means that the field is not set.
+    If a file of arguments contains the placeholder, the field counts as not set.
     """
     return f"<{name.upper()}>"
 
@@ -24,7 +24,8 @@ def mask(name: str) -> str:
 def plain(value: Any) -> Any:
     """Return a value in a form that JSON can store.
 
-    Enums, dtypes and configuration objects are replaced, at any depth.
+    An enum becomes its value, a dtype its name, and a configuration object a dict. Items of lists and dicts
+    are converted too.
     """
     if isinstance(value, Enum):
         return value.value
@@ -53,7 +54,7 @@ class Serializable:
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def fallbacks(self) -> Mapping[str, Any]:
-        """Return name -> value for fields whose default depends on other fields."""
+        """Return the defaults that depend on other fields: field name -> default."""
         return {}
 
     @property

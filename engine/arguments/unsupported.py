@@ -1,5 +1,6 @@
-"""The table of arguments and values that other trainers accept and trainbus does not support, with reason and
-alternative.
+"""The table of arguments and values that other trainers accept, but trainbus does not.
+
+Each entry has the reason and an alternative.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def unsupported_values() -> dict[tuple[str, str], str]:
 def reason_against(name: str, value: Any) -> str:
     """Return the reason and the alternative for a value that is not supported, to append to an error message.
 
-    Empty for other values.
+    For any other value, return an empty string.
     """
     reason = UNSUPPORTED.get((name, re.sub(r":\d+$", ":N", value)), "") if isinstance(value, str) else ""
     return f" Not supported: {reason}" if reason else ""

@@ -64,7 +64,10 @@ class Argument:
 
     @property
     def section(self) -> type[Any]:
-        """The class whose section of `--help` shows the field: the group that declares it, or else its dataclass."""
+        """The class that gives the field its section of `--help`.
+
+        This is the argument group that declares the field. If no group declares it, this is the dataclass of the field.
+        """
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
         declares = next(declaring, self.owner)
@@ -97,17 +100,17 @@ class Argument:
 
     @property
     def _checks_itself(self) -> bool:
-        """Whether the dataclass checks the value itself.
+        """Whether the dataclass itself checks the value of the field.
 
-        The parser then leaves the check to the dataclass, whose errors say more.
+        The parser then does not check the value, because the errors of the dataclass give more details.
         """
         return self.section in TrainingArguments.__mro__
 
     def read(self, words: Sequence[str]) -> Any:
-        """Return the value of the words after the flag.
+        """Convert the words that follow the flag to a value of the field.
 
         Raises:
-            Unreadable: The words are not a value of the field.
+            Unreadable: The words cannot be converted.
         """
         if [self.default] == [*words]:
             return self.default  # the string 'none', for fields such as report_to
@@ -116,10 +119,10 @@ class Argument:
         return self._checked(read(words, self.hint))
 
     def convert(self, value: Any) -> Any:
-        """Return a value from a configuration file, converted to the type of the field.
+        """Convert a value from a configuration file to the type of the field.
 
         Raises:
-            Unreadable: The value is not a value of the field.
+            Unreadable: The value cannot be converted.
         """
         try:
             return self._checked(adapt(value, self.hint))
@@ -134,9 +137,10 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and hidden arguments for aliases that take other values than the argument.
+    """Return the arguments of all classes, and a hidden argument for each alias with values of its own.
 
-    A field of any class overrides an alias with the same name.
+    For example, the alias `group_by_length` takes a bool, and its argument `train_sampling_strategy` takes text. A
+    field of any class overrides an alias with the same name.
 
     Raises:
         ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.
@@ -156,9 +160,9 @@ def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
 
 
 def heading(section: type[Any]) -> tuple[str, str | None]:
-    """Return the title and the description of a class for its `--help` section.
+    """Return the title and the description of a class for its `--help` section. The description may be None.
 
-    The title of a group is its first sentence.
+    The title of an argument group is the first sentence of its docstring.
     """
     doc = inspect.cleandoc(section.__doc__ or "").partition("\n")[0]
     if issubclass(section, Group) and section in TrainingArguments.__mro__:
@@ -168,7 +172,7 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return a hidden argument for an alias that takes other values than its argument. `owner` translates them."""
+    """Return a hidden argument for an alias with values of its own. The class `owner` translates these values."""
     made: Any = field(default=None)
     made.name = name
     return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)

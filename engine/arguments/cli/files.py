@@ -38,7 +38,11 @@ ENDINGS = (*VALUE_READERS, ".args")
 
 
 def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the values in a configuration file by argument name.
+    """Read a configuration file and return its values by argument name.
+
+    Args:
+        path: The file.
+        reader: Parses the text of the file.
 
     Raises:
         ArgumentError: The file cannot be read or parsed, or does not contain a mapping.
@@ -57,7 +61,7 @@ def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def read_flags(path: Path) -> list[str]:
-    """Return the words of an .args file. Quotes group words; lines that start with `#` are comments.
+    """Return the words of an .args file. Quotes join several words to one. A line that starts with `#` is a comment.
 
     Raises:
         ArgumentError: The file cannot be read.

@@ -37,7 +37,7 @@ class ArgumentParser(argparse.ArgumentParser):
     parser = ArgumentParser(TrainingArguments, DataArguments)  # or one tuple of them
     args, data = parser.parse_args_into_dataclasses()
     ```
-    reads `train.py --learning_rate 1e-4 --fp16` and `train.py config.json --learning_rate 1e-4`.
+    This parser reads `train.py --learning_rate 1e-4 --fp16` and `train.py config.json --learning_rate 1e-4`.
 
     Each field is a flag: `--name value` or `--name=value`, with underscores or dashes. A bool needs no value; a bool
     with default True also has `--no_name`. A list takes several values, a dict takes JSON, and `none` is None if the
@@ -80,13 +80,13 @@ class ArgumentParser(argparse.ArgumentParser):
             args: The words. Default: the command line of the program (`sys.argv`).
             return_remaining_strings: Return unknown words as a list, the last result. Otherwise they are errors.
             look_for_args_file: Also read flags from the program's own .args file (`train.args` beside `train.py`), if
-                it exists. If `args_filename`, or a .json or .yaml file, is given, this file is not read.
+                it exists. The parser does not read this file if `args_filename`, or a .json or .yaml file, is given.
             args_filename: A configuration file.
             args_file_flag: A flag that names a configuration file. It may be repeated.
 
         Returns:
-            An instance of each dataclass, in the order of the parser. A namespace of other arguments follows if
-            `add_argument` added any. The remaining words follow if `return_remaining_strings` is set.
+            An instance of each dataclass, in the order of the parser. If `add_argument` added arguments, a namespace
+            with their values follows. If `return_remaining_strings` is set, the list of unknown words follows.
         """
         try:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -96,15 +96,24 @@ class ArgumentParser(argparse.ArgumentParser):
             self._fail(error)
 
     def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """Return `parse_dict` of the object in a JSON file. An `ArgumentError` names the file."""
+        """Read an object from a JSON file and pass it to `parse_dict`. Return the instances of the dataclasses.
+
+        Raises:
+            ArgumentError: As for `parse_dict`, or the file cannot be read. The message names the file.
+        """
         return self._from_file(Path(json_file), json.loads, allow_extra_keys)
 
     def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """Return `parse_dict` of the mapping in a YAML file. Raises `MissingExtra` if PyYAML is not installed."""
+        """Read a mapping from a YAML file and pass it to `parse_dict`. Return the instances of the dataclasses.
+
+        Raises:
+            ArgumentError: As for `parse_json_file`.
+            MissingExtra: PyYAML is not installed.
+        """
         return self._from_file(Path(yaml_file), read_yaml, allow_extra_keys)
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """Return an instance of each dataclass from values by field name.
+        """Build an instance of each dataclass from values by field name. Return the instances.
 
         If a value is a string and its field has another type, the string is parsed as on the command line. For example,
         YAML reads `1e-4` as a string.
@@ -120,7 +129,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return self._build(values, problems)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Return a namespace with the fields that the words set, and the unknown words, as `argparse` does."""
+        """Parse words like `argparse`. Return a namespace with the fields that the words set, and the unknown words."""
         namespace, rest, problems = self._scan(args, namespace)
         if problems:
             self._fail(refusal(problems))
@@ -170,7 +179,14 @@ class ArgumentParser(argparse.ArgumentParser):
     def _files(
         self, words: list[str], look: bool, filename: str | os.PathLike[str] | None, flag: str | None
     ) -> list[Path]:
-        """Return the configuration files, and remove their names from `words`. Later files override earlier files."""
+        """Return the configuration files, and remove their names from `words`. Later files override earlier files.
+
+        Args:
+            words: The words of the command line.
+            look: Whether to include the program's own .args file.
+            filename: A configuration file, or None.
+            flag: A flag that names configuration files, or None.
+        """
         files = [] if filename is None else [Path(filename)]
         if flag is not None:
             finder = argparse.ArgumentParser(self.prog, self.usage, add_help=False, allow_abbrev=False)
@@ -184,7 +200,10 @@ class ArgumentParser(argparse.ArgumentParser):
         return files
 
     def _place_of_file(self, words: Sequence[str]) -> int | None:
-        """Return the index of the configuration file: the first word, or the first after --flag=value words."""
+        """Return the index of the configuration file among the words; None if there is none.
+
+        Only the first word can be the file. Words such as `--local_rank=0`, which launchers add, may precede it.
+        """
         if any(not action.option_strings for action in self._actions):
             return None  # a positional argument, such as `add_argument("input")`, takes that word
         for place, word in enumerate(words):
@@ -232,8 +251,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
     @property
     def _has_plugins(self) -> bool:
-        """Whether a dataclass has the argument `plugins` of `TrainingArguments`. Otherwise the parser ignores
-        plugins."""
+        """Whether a dataclass has the argument `plugins` of `TrainingArguments`.
+
+        If none has it, the parser ignores plugins.
+        """
         argument = self._by_key.get("plugins")
         return argument is not None and bool(argument.field.metadata.get("texts"))
 
@@ -244,7 +265,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each unknown flag, and for each word without a flag before it."""
+        """Yield a problem for each flag in `rest`, the unknown words, and for each word before the first such flag."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:
@@ -265,8 +286,9 @@ class ArgumentParser(argparse.ArgumentParser):
                 )
 
     def _convert(self, values: Mapping[str, Any], allow_extra_keys: bool) -> tuple[dict[str, Any], list[str]]:
-        """Return the values of known fields, converted to their types, and the problems of the options that cannot be
-        converted.
+        """Convert values by field name to the types of the fields. Return the converted values, and the problems.
+
+        The problems are unknown names, unless `allow_extra_keys` is set, and values that cannot be converted.
         """
         converted, problems = {}, []
         for name, value in values.items():
@@ -288,7 +310,10 @@ class ArgumentParser(argparse.ArgumentParser):
         return converted, problems
 
     def _build(self, values: Mapping[str, Any], problems: Sequence[str], dashes: str = "") -> tuple[Any, ...]:
-        """Return the instances. Raises one error for the `problems` and the missing fields."""
+        """Return an instance of each dataclass. Raise one error for the given problems and for missing fields.
+
+        In the error, `dashes` precede the names of missing fields.
+        """
         missing = [f"`{dashes}{each.name}`" for each in self._required if values.keys().isdisjoint(each.names)]
         if missing:
             problems = [*problems, f"{', '.join(missing)} must be given."]
@@ -306,7 +331,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class _StoreValue(argparse.Action):
-    """Stores the value of a flag in the namespace. If a field has several flags, under any names, the last one wins."""
+    """Stores the value of a flag in the namespace.
+
+    A field may have several flags, such as `--name`, `--no_name` and aliases. The last flag on the command line wins.
+    """
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)

@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
-    """Return the value of the words after a flag.
+    """Convert the words after a flag to the type of a field.
 
     Args:
         words: The words. One word, unless `hint` is a list.
@@ -50,9 +50,9 @@ def read(words: Sequence[str], hint: Any) -> Any:
 
 
 def adapt(value: Any, hint: Any) -> Any:
-    """Return a value from a file, converted to the type `hint`.
+    """Convert a value from a configuration file to the type `hint`.
 
-    A value of that type is returned unchanged. Other strings are parsed like a word of the command line.
+    A value that already has this type is returned unchanged. Any other string is parsed like a word of a command line.
 
     Raises:
         Unreadable: The value cannot be converted.
@@ -79,7 +79,7 @@ def adapt(value: Any, hint: Any) -> Any:
 
 
 def among(value: Any, choices: Iterable[Any]) -> Any:
-    """Return `value` if the value, or each of its items, is one of `choices` or None.
+    """Check that `value` is one of `choices` or None, and return it. If `value` is a list, check each item.
 
     Raises:
         Unreadable: The value is not a choice. The message suggests the nearest choice.
@@ -92,7 +92,7 @@ def among(value: Any, choices: Iterable[Any]) -> Any:
 
 
 def members_of(hint: Any) -> list[Any]:
-    """Return the member types of a union. For any other type the result holds only the type."""
+    """Return the member types of a union. For any other type, return a list with this type."""
     if get_origin(hint) in (Union, types.UnionType):
         return [inner for member in get_args(hint) for inner in members_of(member)]
     return [hint]
@@ -104,13 +104,13 @@ def kind_of(hint: Any) -> Any:
 
 
 def item_of(hint: Any) -> Any:
-    """Return the item type of a `list[...]` or `tuple[...]`; `Any` without brackets."""
+    """Return the item type of a `list[...]` or `tuple[...]`; `Any` for a type without brackets."""
     items = tuple(item for item in get_args(hint) if item is not Ellipsis)
     return reduce(or_, items) if items else Any
 
 
 def choices_of(hint: Any) -> dict[str, Any]:
-    """Return text -> member for an Enum or a Literal. Empty for other types."""
+    """Return the members of an Enum or a Literal by their text; an empty dict for other types."""
     if get_origin(hint) is Literal:
         return {str(choice): choice for choice in get_args(hint)}
     if isclass(hint) and issubclass(hint, Enum):
@@ -157,8 +157,10 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 
 
 def _parse(word: str, member: Any, alone: bool) -> Any:
-    """Convert `word` to the type `member`. An error of its constructor is raised. `alone`: the field takes only
-    bools."""
+    """Convert `word` to the type `member`. An error of any kind means that the word does not fit.
+
+    If `alone` is set, the field takes only bools, so words such as `yes` and `1` are bools too.
+    """
     if choices := choices_of(member):
         return choices[word]
     if member is NONE:
@@ -176,7 +178,10 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
 
 
 def _rank(member: Any) -> int:
-    """Return the sort key for trying the types of a union: strict types first, because `str` accepts all text."""
+    """Return the sort key that decides in which order the types of a union are tried.
+
+    Strict types come first, because `str` accepts every text.
+    """
     order = [NONE, bool, int, float, dict]
     if choices_of(member):
         return -1
@@ -207,10 +212,10 @@ def _is_fixed(hint: Any) -> bool:
 
 
 def _items_of(hint: Any, count: int) -> Sequence[Any]:
-    """Return the type of each item of a list or tuple.
+    """Return the type of each item of a list or tuple with `count` items.
 
     Raises:
-        Unreadable: `hint` is a tuple of another length.
+        Unreadable: `hint` is a tuple type of another length.
     """
     if not _is_fixed(hint):
         return [item_of(hint)] * count
@@ -233,10 +238,10 @@ def _is_object(member: Any) -> bool:
 
 
 def _record(values: Mapping[str, Any], cls: Any) -> Any:
-    """Return an instance of the dataclass `cls`. Its values are converted to the types of its fields.
+    """Return an instance of the dataclass `cls`. The values, by field name, are converted to the types of the fields.
 
     Raises:
-        Unreadable: A field is unknown, missing, or has another type.
+        Unreadable: A field is unknown, a required field is missing, or a value does not fit.
     """
     known = {field.name: field for field in fields(cls) if field.init}
     hints = get_type_hints(cls)

@@ -17,13 +17,19 @@ from .text import Spec, as_texts, unknown_name, value_of
 
 
 def plugin_of(name: str) -> str:
-    """Return the plugin in the name of an option: `damp_spikes` for `damp_spikes.factor`. Empty if there is none."""
+    """Return the installed plugin in the name of an option: `damp_spikes` for `damp_spikes.factor`.
+
+    If the name contains no installed plugin, return an empty string.
+    """
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
 
 
 def unknown_plugin(name: str) -> str:
-    """Return the end of an error about an unknown setting that looks like an option of a plugin; empty otherwise."""
+    """Return the end of an error about an unknown setting that looks like a plugin or an option of a plugin.
+
+    For any other setting, return an empty string.
+    """
     plugin, dot, _ = name.replace("-", "_").partition(".")
     if dot and plugin.isidentifier() and plugin not in installed():
         return f"; the plugin {plugin!r} is not installed{unknown_name(plugin, installed())}"
@@ -85,7 +91,10 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a description of a group that argparse prints as it is. It replaces `%` only beside `%(prog)`."""
+    """Escape the description of a `--help` group, so that argparse prints it unchanged. Return the escaped text.
+
+    argparse interprets `%` in a description only if the description contains `%(prog)`.
+    """
     return text.replace("%", "%%") if "%(prog)" in text else text
 
 
@@ -113,9 +122,10 @@ class _StoreOption(argparse.Action):
 
 
 def _value(word: str, type_text: str) -> Any:
-    """Return the value of a word of the command line.
+    """Convert a word of the command line for an option with the type `type_text`.
 
-    A word in brackets is read as a Python literal, unless the option takes only text.
+    If the type is a number, the word becomes a number. If the type allows a collection, a word in brackets is read as a
+    Python literal. Any other word stays text.
     """
     if type_text in ("int", "float"):
         return _number(word)
@@ -143,9 +153,9 @@ def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
 
     Args:
         plugins: the current value, in any notation.
-        name: the plugin.
-        option: the option.
-        value: its value.
+        name: the name of the plugin.
+        option: the name of the option.
+        value: the value of the option.
     """
     texts: Sequence[Any] = as_texts(plugins)
     found, result = False, []

@@ -166,7 +166,10 @@ def _trigger(trigger: Trigger) -> Any:
 
 
 def parts_of(trigger: Trigger) -> Iterator[Trigger]:
-    """Yield the triggers that a combined trigger joins; any other trigger itself."""
+    """Yield the triggers that a combined trigger, such as `every(100) | at_end()`, consists of.
+
+    If the trigger is not combined, yield the trigger itself.
+    """
     if isinstance(trigger, (Either, Both)):
         yield from parts_of(trigger.left)
         yield from parts_of(trigger.right)
@@ -181,7 +184,7 @@ def _reference(value: Any) -> str:
 
 
 def as_yaml(callbacks: Iterable[Any]) -> str:
-    """Return callbacks as YAML: the argument `callbacks` of a configuration file.
+    """Return YAML text that sets the argument `callbacks` of a configuration file to these callbacks.
 
     Raises:
         ArgumentError: if a value cannot be written as text.

@@ -18,14 +18,14 @@ from ....events.subscribers import budget_for, checked_on_error, inspect_subscri
 
 
 def is_callback(value: Any) -> bool:
-    """Return whether a value is a callback: of this library, or an object with a handler."""
+    """Return whether a value is a callback: an instance of `Callback`, or any object with a handler."""
     return isinstance(value, Callback) or (
         not isinstance(value, type) and any(name.startswith("on_") and name != "on_error" for name in dir(value))
     )
 
 
 def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
-    """Return all events by name: events of the catalogue, and events that callbacks or their classes declare."""
+    """Return events by name: all events of the catalogue, and the events that callbacks or their classes declare."""
     found = dict(CATALOG)
     for callback in callbacks:
         with suppress(SubscriptionError):  # it is an error when the callback is attached
@@ -39,7 +39,8 @@ def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[
     Args:
         callback: an instance.
         events: the events by name, without the events that the callback declares itself.
-        elsewhere: names of events that other plugins declare. Their parameters are not checked.
+        elsewhere: names of events that other plugins declare. Handlers of these events are accepted without a check
+            of their parameters.
     """
     try:
         known = {**events, **{event.name: event for event in own_events(callback)}}

@@ -48,17 +48,16 @@ def described(plugin: Plugin) -> dict[str, Any]:
 
 
 def _default(value: Any) -> str:
-    """Return the text of a default. Each process gives the same text, so that a manifest stays up to date."""
+    """Return the default of an option as text. Every process gets the same text, so a manifest stays up to date."""
     if isinstance(value, (set, frozenset)):
         return as_text(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _summary(target: Any) -> str:
-    """Return the first paragraph of the docstring of a class or function, in one line.
+    """Return the first paragraph of the docstring of a class or function, in one line; an empty string if it has none.
 
-    Empty if it has none of its own: the docstring of a base class, or the one that `dataclass` writes, does not
-    describe it.
+    A docstring of a base class, or one that `dataclass` generates, is not used, because it does not describe the class.
     """
     own = vars(target).get("__doc__") if isinstance(target, type) else getattr(target, "__doc__", None)
     doc = inspect.cleandoc(own) if isinstance(own, str) else ""
@@ -88,7 +87,7 @@ def _of_target(target: Any) -> dict[str, Any]:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return the items of a tuple or list; an empty tuple for any other value, which `problems_of` reports."""
+    """Return the value if it is a tuple or list, else an empty tuple. `problems_of` reports other values."""
     return value if isinstance(value, (tuple, list)) else ()
 
 
@@ -99,7 +98,7 @@ def stage_of(cls: type) -> str:
 
 
 def handlers_of(cls: type) -> dict[str, str]:
-    """Return the handlers of a callback class: event -> name of its stage."""
+    """Return the handlers of a callback class: name of the event -> name of the handler's stage."""
     base = base_of(cls) or object
     own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}
@@ -120,7 +119,7 @@ def _name(other: Any) -> str:
 def problems_of(plugin: Plugin) -> list[str]:
     """Return the problems of a plugin. This imports the plugin.
 
-    It checks that:
+    The function checks that:
 
     - the plugin can be imported, and offers a callback class or a function,
     - its events, parameters and annotations are valid,
@@ -155,9 +154,9 @@ def problems_of(plugin: Plugin) -> list[str]:
 
 
 def _problem_of_name(name: str) -> str:
-    """Return the problem of a plugin's name; empty if there is none.
+    """Return the problem of a plugin's name; an empty string if there is none.
 
-    A name is a problem if texts and flags cannot contain it, or if it means something else there.
+    A name is a problem if texts and flags cannot contain it, or if it already has another meaning in them.
     """
     remedy = "use letters, digits and underscores in the entry point"
     if "." in name and name.replace(".", "_").isidentifier():

@@ -40,7 +40,7 @@ names."""
 
 @cache
 def own_names() -> dict[str, str]:
-    """Return the callbacks of this library: name in texts -> public name. Nothing is imported."""
+    """Return the callbacks of this library: name in texts -> name of the class. This imports no callback."""
     root: Any = importlib.import_module(_ROOT)
     classes = [name for module, names in root._MODULES.items() if module.startswith("callbacks.") for name in names]
     found = sorted({*classes, *root._EXTRAS} - NOT_CALLBACKS)
@@ -117,7 +117,7 @@ def offered_by(plugin: Plugin) -> Any:
     """Import and return the class or function of a plugin.
 
     Raises:
-        TrainbusError: if the plugin cannot be loaded, or if it offers something else.
+        TrainbusError: if the plugin cannot be loaded, or if its object cannot build a callback.
     """
     target = plugin.load()
     if problem := problem_of_offer(target):

@@ -1,5 +1,7 @@
-"""The object that a plugin offers: a callback class, a callback class with bound options, or a function that returns
-callbacks."""
+"""The object that a plugin offers, and the reason if this object cannot build a callback.
+
+A plugin offers a callback class, a `functools.partial` of a callback class, or a function that returns callbacks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ....events.handlers import suspended_kind
 def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
     """Return the class behind a `functools.partial` of a class, and the options that it binds.
 
-    Any other target is returned as it is, without options.
+    Any other target is returned unchanged, with an empty dict of options.
     """
     if not (isinstance(target, functools.partial) and isinstance(target.func, type)):
         return target, {}
@@ -26,7 +28,7 @@ def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def problem_of_offer(target: Any) -> str:
-    """Return why a target cannot build a callback, and the remedy. Empty if it can."""
+    """Return why the object of a plugin cannot build a callback, and the remedy; an empty string if it can."""
     remedy = "Offer a callback class, or a function that returns callbacks"
     if isinstance(target, Callback) or not callable(target):
         return f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these"

@@ -121,7 +121,10 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `OF_ALL` that the constructor does not name. They are set as attributes afterwards."""
+    """Return the given options that every callback has (`OF_ALL`) but the constructor of `cls` does not take.
+
+    The caller sets these options as attributes of the callback.
+    """
     if not issubclass(cls, Callback):
         return {}
     parameters = inspect.signature(cls).parameters
@@ -129,7 +132,10 @@ def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hints_of(target: Any) -> dict[str, Any]:
-    """Return the types of annotations. The type of an annotation that cannot be resolved is `Any`."""
+    """Return the types of the annotations of a class or function, by name.
+
+    If an annotation cannot be resolved, its type is `Any`.
+    """
     try:
         return get_type_hints(target)
     except Exception:  # one name is enough, such as one that only type checkers import
@@ -143,11 +149,13 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the given options, converted to their types, and the problems of the options that cannot be converted.
+    """Convert the given options to their types. Return the converted options, and the problems.
+
+    The problems are unknown options, missing options, and values that cannot be converted.
 
     Args:
         target: the class or function.
-        given: values by option.
+        given: the values by name of the option.
         label: the name of the callback, for the messages.
     """
     known, problems, values = options_of(target), [], {}
@@ -171,10 +179,10 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
 
 
 def converted(value: Any, hint: Any) -> Any:
-    """Convert a value from a text to a type.
+    """Convert a value from a text to the type `hint` of an option.
 
-    A `Call` becomes an instance of the dataclass of the type. If the type is a trigger, a text becomes a trigger. If
-    the type is a class or function, `package.module:name` is imported.
+    If the type names a dataclass, a `Call` becomes an instance of this dataclass. If the type is a trigger, a text
+    becomes a trigger. If the option takes a class or a function, the text `package.module:name` is imported.
 
     Raises:
         Unreadable: The value is not of that type.
@@ -221,7 +229,7 @@ def _has_call(value: Any) -> bool:
 
 
 def _trigger(text: str) -> Any:
-    """Return the trigger of a text: `every(100)`, or `package.module:Class(option=value)` for a trigger of a plugin."""
+    """Return the trigger that a text describes: `every(100)`, or `package.module:Class(option=value)` for any class."""
     name, _, rest = text.partition("(")
     if not _REFERENCE.fullmatch(name):
         return value_of(text)

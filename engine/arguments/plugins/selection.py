@@ -86,7 +86,7 @@ class Selection:
 
 
 def select(known: Collection[str], auto: Collection[str], request: Request) -> Selection:
-    """Return which plugins join.
+    """Decide which plugins join the run and which plugins are left out. Return the decision, and all problems.
 
     Args:
         known: the names of the installed plugins.
@@ -190,9 +190,9 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 
 
 def _ambiguous(selection: Selection) -> list[str]:
-    """Return a problem for each named plugin that several packages offer.
+    """Return a problem for each plugin that the run names and that several packages offer.
 
-    For plugins that join every run, log the problem.
+    If such a plugin joins every run without being named, log a warning instead.
     """
     problems = []
     for name, offers in duplicates().items():
@@ -210,7 +210,10 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run. The plugin is imported only if its package ships no manifest."""
+    """Return whether a plugin joins every run and the request does not disable it.
+
+    The plugin is imported only if its package ships no manifest.
+    """
     if plugin.name in request.disabled or plugin.name in request.off:
         return False
     row = plugin.manifest()

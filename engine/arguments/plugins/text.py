@@ -28,9 +28,9 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a text that is not a trigger, such as `Keep(last=2)`.
+    """A call in a text, such as `Keep(last=2)`. A call of a trigger is not a `Call`.
 
-    The type of the option determines the class of the result.
+    The type of the option that takes the call determines the class of the result.
     """
 
     name: str
@@ -110,9 +110,9 @@ def as_texts(value: Any) -> Any:
 
 
 def _with_options(name: str, options: dict[str, Any]) -> str:
-    """Return the text of a name with options.
+    """Return the text of a callback with options.
 
-    A name that has options already, such as `ema(decay=0.9)`, takes no others. The result is then a text that
+    If a name that already has options, such as `ema(decay=0.9)`, gets more options, the result is a text that
     `Spec.parse` refuses.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
@@ -236,9 +236,9 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def _of_another_form(argument: str, value: Any) -> str:
-    """Return the problem of a mapping in which an option is not below the name of its callback.
+    """Return the problem of a mapping in which a callback has a value that is not a mapping of options.
 
-    Empty if the value is not a mapping.
+    If `value` is not a mapping, return an empty string.
     """
     if not isinstance(value, Mapping):
         return ""
