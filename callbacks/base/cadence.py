@@ -67,7 +67,7 @@ class Cadence(Callback):
         """Set another trigger. The new trigger decides from the end of the next step.
 
         Raises:
-            ArgumentError: if the value is not a trigger, or if it reads the cost of the work and the present trigger
+            ArgumentError: if the value is not a trigger, or if it reads the cost of the work and the current trigger
                 does not.
         """
         if not isinstance(trigger, Trigger):
@@ -116,11 +116,11 @@ class Cadence(Callback):
             run.control.request(self.flag, f"due by {self.trigger!r}")
 
     def _cost_of_last(self) -> float:
-        """Return the seconds of the last work; infinity if unknown. A subclass may add the time of work on threads."""
+        """Return the seconds of the last log, evaluation or save; infinity if unknown. A subclass may override it."""
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Measure the time of each announcement of `on_<flag>_due`, which includes the handlers of all callbacks."""
+        """Measure the time of all handlers of `on_<flag>_due`, each time that the run announces this event."""
         began = 0.0
 
         def begin() -> None:

@@ -93,11 +93,11 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
 
 
 class _Changes:
-    """The present changes of one module.
+    """The changes of one module that are not undone yet.
 
     An instance is the `__getstate__` of its module. `copy` and `pickle` call it, because they look this method up in
-    the module and not in its class. The state lacks the changes: a copy with a replaced forward would still compute
-    with the weights of this module.
+    the module and not in its class. The state lacks the changes, because a copy with the replaced forward would compute
+    with the weights of the original module.
     """
 
     def __init__(self, module: nn.Module) -> None:

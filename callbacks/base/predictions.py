@@ -150,7 +150,7 @@ def classes_of(
 
 
 def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
-    """Return the columns `text` and `image` of the first rows of a batch, each if the batch has it."""
+    """Return the columns `text` and `image` of the first rows of a batch, without a column that the batch lacks."""
     parts = batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, (list, tuple)) else ()))
     found: dict[str, list[Any]] = {}
     ids = parts.get("input_ids")

@@ -60,7 +60,7 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the run had the next repeated row when it opened. Call it once for each repeated row."""
+        """Return whether the run had the next row of `step` when it opened. Call it once for each repeated row."""
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
@@ -120,7 +120,7 @@ class RowTracker(Callback):
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return `opening`, or another one with the id of another run, such as a fork. Called before `connect`."""
+        """Return `opening`, or an `Opening` with the id of another run, such as a fork. Called before `connect`."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class RowTracker(Callback):
         return 60.0
 
     def within(self, timeout: float) -> float:
-        """Return a timeout in seconds, or the deadline if that is shorter."""
+        """Return the smaller one of `timeout` and the field `deadline`, in seconds."""
         return timeout if self.deadline is None else min(timeout, self.deadline)
 
     # Opening.
@@ -246,7 +246,7 @@ class RowTracker(Callback):
         """Write the settings of the training to a run that is open already."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log history with rows that the service may lack; empty for a new run."""
+        """Return the log history with rows that the service may lack; () for a new run."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -316,7 +316,7 @@ class RowTracker(Callback):
         """Write the rows that wait.
 
         A tracker calls it when the program finishes the tracker's run with a call of its client. Later rows go to
-        another run or a further part of the same one, which the session opens.
+        a new run, or to a new part of the same run. The session opens this run or part.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()

@@ -59,7 +59,7 @@ class ServiceSession(TrackerSession):
             _keep(self.record, self._reached, self._rows)
 
     def continue_after(self, step: int, rows: float) -> None:
-        """Skip the rows that an earlier process wrote: the steps before `step`, and that number of rows of `step`."""
+        """Skip the rows that an earlier process wrote: all rows before `step`, and the first `rows` rows of `step`."""
         self.last_step, self.rows_of_last_step = step, rows
         self._reached, self._rows = step, 0 if rows == math.inf else int(rows)
 

@@ -37,13 +37,13 @@ class StepCapture:
     on_error = "warn"
 
     def __init__(self, spike: float, automatic: bool, failed: Failed, end: Callable[[], None]) -> None:
-        """Begin before the first step.
+        """Create the capture of a run, before the first step.
 
         Args:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
                 steps.
-            automatic: whether the capture ends after some steps if it takes too much of their time. A value is then a
-                spike only if it also exceeds its median over the first steps.
+            automatic: whether the capture ends after some steps if it takes too much of their time. A loss or norm is
+                then a spike only if it also exceeds its median over the first steps.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, it is
                 called only for the first of them.
             end: the function to call if the capture takes too much time.
@@ -103,7 +103,7 @@ class StepCapture:
             self._try(began)
 
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
-        """Return why a step failed; empty if it did not.
+        """Return why a step failed; an empty text if the step did not fail.
 
         With a gradient scaler, an infinite gradient norm does not count, because the scaler handles it.
         """
@@ -126,10 +126,10 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Note the time of a step of the trial. After the last trial step, end the capture if it takes too much time.
+        """Note the time of one of the first steps. After the last of them, end the capture if it takes too much time.
 
         Args:
-            began: the time at which the present handler began, as `time.perf_counter` returns it.
+            began: the time at which the calling handler began, as `time.perf_counter` returns it.
         """
         now = time.perf_counter()
         self._trial.append((self._spent + now - began, now))

@@ -116,7 +116,7 @@ class TrackerWorker:
 
     @property
     def is_current(self) -> bool:
-        """Whether the worker makes the present call, so that it must not wait for itself."""
+        """Whether the caller runs on the thread of the worker, so that it must not wait for the worker."""
         return threading.current_thread() is self._thread
 
     @property
