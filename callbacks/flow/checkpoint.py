@@ -145,7 +145,8 @@ class Checkpoint(Cadence):
     def _waits(self, run: Run) -> bool:
         """Return whether the run waits for the write.
 
-        Handlers of `on_save` expect the checkpoint on disk. A run that failed has nothing to do meanwhile.
+        It waits if a write on a thread is off or impossible, if handlers of `on_save` expect the checkpoint on disk, or
+        if an error ends the run.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -222,16 +223,16 @@ class Checkpoint(Cadence):
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
     def _complete(self, run: Run) -> None:
-        """Wait for the thread, and announce the checkpoint that it wrote."""
+        """Wait for the thread that writes a checkpoint, and announce this checkpoint."""
         written, self._writing = self._writing, None
         if self._guarded(run, self._writer.wait) and written is not None:
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Announce a checkpoint that the thread wrote to the handlers, but not to the watchers of the bus.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, but not the watchers of the bus.
 
         The speed of the thread decides at which step this happens. Traces and recordings of equal runs stay equal,
-        because they leave it out.
+        because their watchers do not see this event.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:
@@ -278,7 +279,7 @@ class Checkpoint(Cadence):
                 )
 
     def _announce_deleted(self, run: Run) -> None:
-        """Announce the deleted checkpoints. Called at fixed points of the run, whatever the speed of the writer."""
+        """Announce the deleted checkpoints. This is called at fixed points of the run, even if the writer is slow."""
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
             record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))

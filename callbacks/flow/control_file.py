@@ -107,14 +107,14 @@ class ControlFile(Callback):
 
 
 def _request(run: Run, control: TrainerControl, flag: Flag, reason: str) -> None:
-    """Raise a flag. A stop also saves the step, as after Ctrl-C, if the run saves checkpoints."""
+    """Raise a flag. For a stop, also request a checkpoint if the run saves checkpoints, as after Ctrl-C."""
     control.request(flag, reason)
     if flag == "training_stop" and run.saves:
         control.request("save", reason)
 
 
 def _set_interval(run: Run, work: str, interval: str) -> None:
-    """Replace the trigger of the main callback that does a kind of work."""
+    """Set the interval of the main callback for a kind of work: the `Log`, the `Evaluate` or the `Checkpoint`."""
     for callback in run.bus.subscribers.values():
         if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
             last = [each for each in alternatives(callback.trigger) if isinstance(each, AtEnd)]

@@ -24,7 +24,7 @@ def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
     """Return the batches of a skip list: pairs of an epoch and the number of the batch on its rank. Both count from 0.
 
     Raises:
-        DataError: if the file is missing or has another content.
+        DataError: if the file is missing or is not a skip list.
     """
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
