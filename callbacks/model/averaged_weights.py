@@ -51,14 +51,14 @@ class AveragedWeights(Callback):
         self._loss_module = next((each for each in attached if isinstance(each, LossModule)), None)
 
     def begin_average(self, model: nn.Module) -> None:
-        """Start the average of each weight that has no average yet, at the present value of the weight."""
+        """Start the average of each weight that has no average yet, at the current value of the weight."""
         for name, weight in self._floating(model):
             if name not in self._average:
                 # float32 or wider: the changes of the average are too small for half precision.
                 self._average[name] = at_least_float32(weight).clone()
 
     def move_average(self, model: nn.Module, share: float) -> None:
-        """Set average = average + share * (weights - average), with the present weights."""
+        """Set average = average + share * (weights - average), with the current weights."""
         if any(name not in self._average for name, _ in self._floating(model)):
             self.begin_average(model)  # the first batch gave lazy weights their shape
         pairs = ((self._average[name], at_least_float32(weight)) for name, weight in self._floating(model))

@@ -195,14 +195,14 @@ def _is_usual(loss: Any) -> bool:
 
 
 def _name_of(kind: type) -> str:
-    """Return the name of a class. Some classes of adapters have the name `Linear` too, so they get their module."""
+    """Return the name of a class. The name `Linear` gets its module, because classes of adapters have it too."""
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__name__ == "Linear" else kind.__name__
 
 
 def _divided(total: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-    """Return a sum of losses divided by the number of items; NaN with gradients of zero for no items.
+    """Return a sum of losses divided by the number of items. For 0 items, return NaN, with gradients of zero.
 
-    The loss of transformers has these gradients too. torch's function would multiply infinity by zero.
+    The loss of transformers has these gradients too. A plain division by zero would give gradients of NaN.
     """
     nothing = items == 0
     return total / items.masked_fill(nothing, 1) + torch.zeros_like(total).masked_fill(nothing, torch.nan)
