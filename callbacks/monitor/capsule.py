@@ -170,7 +170,11 @@ def command_line() -> dict[str, Any]:
 
 
 def _is_free(run: Run) -> bool:
-    """Return whether an automatic capsule is possible and cheap: it delays no GPU, and writes little to the disk."""
+    """Return whether a run can have an automatic capsule without much cost.
+
+    The run must compute on a CPU, and no callback may exclude capsules. A run of a search, or a run with
+    `auto_find_batch_size`, has no automatic capsule.
+    """
     callbacks = run.bus.subscribers.values()
     excluded = any(
         provides(callbacks, each.other) for each in Capsule.conflicts_with if isinstance(each.other, Capability)

@@ -95,7 +95,7 @@ def _warn(label: str, read: str) -> None:
 
 
 def _reads(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a call reads values from an accelerator. On a machine without accelerator: from the CPU."""
+    """Return whether a call reads values from an accelerator, or from the CPU if the machine has no accelerator."""
     if not any(_on_device(value) for value in args):
         return False
     if name == "copy_":

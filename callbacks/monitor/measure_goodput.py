@@ -153,7 +153,7 @@ _known_session = [False]
 
 
 def _began_of_session() -> float:
-    """Return when the present session began, in seconds since 1970.
+    """Return when the current session began, in seconds since 1970.
 
     The first session of a program begins with its process, so that imports and the preparation of data count. All other
     sessions begin now: a later session of the program, and each session in a notebook or at a prompt.

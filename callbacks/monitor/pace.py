@@ -1,4 +1,4 @@
-"""The speed of a training session and the time that is left. Pure functions, and one that reads a run."""
+"""The speed of a training session and the time that is left. Only one function reads a run. The others are pure."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Write one record for each event of the step so far, because the step turned out not to be ordinary."""
+        """Write one record per event of the step so far. Only an ordinary step has a single record for all events."""
         if self._events:
             events, self._events = self._events, []
             for record in records_of_step(self._step, events):
@@ -290,7 +290,7 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a scalar to read later: a copy of a device tensor, which a compiled step may overwrite."""
+    """Return a scalar that can be read later. Copy a device tensor, because a compiled step may overwrite it."""
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value
     if not isinstance(value, torch.Tensor):

@@ -81,7 +81,7 @@ class WatchNumbers(Callback):
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return all tensors in nested data. Logits that were not computed are left out."""
+    """Return all tensors in nested data, except `MissingLogits`, which have no values."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
     return [each for each in found if not isinstance(each, MissingLogits)]
