@@ -85,7 +85,7 @@ class ClipAdaptively(Callback):
 
 
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
-    """Return the factor for each unit of a gradient; 1 if the unit is not clipped.
+    """Return the number to multiply each row of a gradient with; 1 for a row that is not clipped.
 
     The result broadcasts to the gradient.
     """
@@ -94,7 +94,7 @@ def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, 
 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each unit. A unit is one index of the first dimension; a vector is one unit."""
+    """Return the norm of each row. A row is one index of the first dimension. A vector is one row."""
     inner = tuple(range(1, tensor.dim()))
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=inner or None, keepdim=bool(inner))
     return norms

@@ -153,7 +153,7 @@ class OptimizerInBackward(Callback):
 
     @contextmanager
     def _around(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Update weights during the backward inside of this context. Other backwards do not update."""
+        """Enter a context in which backward updates the weights. A backward outside of the context does not."""
         if not last:
             raise ArgumentError(
                 "OptimizerInBackward updates after each batch, but this step has several batches. Set "
@@ -266,7 +266,7 @@ class _Update:
 
 
 def _problem(run: Run) -> str:
-    """Return what the callback cannot do in a run, and the remedy; empty if it can work."""
+    """Return what the callback cannot do in a run, and the remedy. The text is empty if the callback can work."""
     args = run.args
     if not run.ranks.single_process:
         return f"works in a single process only: {_SPREAD}"
