@@ -44,8 +44,10 @@ class DataParallel(Callback):
         return (self.conflict_with_forwards() if _replaces_forward(other) else "") or super().conflict_with(other)
 
     def conflict_with_forwards(self) -> str:
-        """Return why the callback does not work with a callback that replaces the forward of modules. Empty on one
-        GPU."""
+        """Return why the callback does not work with a callback that replaces the forward of modules.
+
+        The text is empty if there is only one GPU.
+        """
         if self._count() == 1:
             return ""
         return (

@@ -34,7 +34,8 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
     """Return the device mesh.
 
-    The mesh has one dimension with all ranks, or two dimensions: copies of the model, and the `degree` ranks of a copy.
+    The mesh has one dimension with all ranks. If `degree` is below the world size, the mesh has two dimensions: the
+    copies of the model, and the `degree` ranks that hold one copy.
     """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
@@ -212,7 +213,7 @@ def synchronise(model: Any, last: bool) -> None:
 
 
 def reshard_all(model: Any, failed: bool = False) -> None:
-    """Free weights that an evaluation gathered. Otherwise the next forward would use them instead of updated shards."""
+    """Free gathered weights, for example after an evaluation. The next forward then gathers the updated shards."""
     for module in _sharded_modules(model):
         module.reshard()
     # A model without a forward has no state to reset, and raises.

@@ -153,7 +153,7 @@ def _sharding_class() -> Any:
 
 
 def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimizer]) -> Any:
-    """Build a sharded optimizer: the same class and options, for this rank's shard of the weights."""
+    """Return a sharded optimizer that has the class and the options of the optimizer that `make` returns."""
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session
         return optimizer

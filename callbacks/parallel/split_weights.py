@@ -1,4 +1,4 @@
-"""Sharded gradients, weights and optimizer state: clip them, and gather them for a checkpoint."""
+"""Clip sharded gradients. Gather sharded gradients, and weights and optimizer state for a checkpoint."""
 
 from __future__ import annotations
 
