@@ -76,7 +76,7 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Return the problem of a step, or an empty string. `applied`: the weights were updated already."""
+        """Return the problem of a step, or an empty text. `applied` says whether the weights are already updated."""
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0
             return ""
