@@ -1,4 +1,4 @@
-"""Callbacks: one feature per file. Each handles events and requests flags from the control."""
+"""The callbacks, with one feature per file. A callback handles events, and requests flags on the control."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, if the override of a subclass calls it. Otherwise `on_evaluate_end` decides."""
+        """Decide whether to stop, if an override calls this method. Without override, `on_evaluate_end` decides."""
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
