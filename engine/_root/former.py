@@ -336,7 +336,7 @@ _IN_PRESENT_PACKAGES = {
 
 
 class _Alias(Loader):
-    """Gives a former path the module object of the present path, so a class is the same object under both paths."""
+    """Gives a former path the module object of the current path, so a class is the same object under both paths."""
 
     def __init__(self, present: str) -> None:
         self.present = present

@@ -26,7 +26,7 @@ class VirtualClock:
         self.seconds += seconds
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
-        """Let time pass at the begin of each step of a trainer. Return a function that ends this."""
+        """Advance the clock by `seconds` at the start of each step of a trainer. Return a function that undoes this."""
         undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
         return undo
 

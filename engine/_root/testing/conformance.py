@@ -36,7 +36,7 @@ class Examination:
     _lab: Lab | None = None
 
     def outcome(self, name: str) -> str:
-        """Return the fault that a check finds; empty if the check passes. The first call runs the check.
+        """Return a text with the fault that a check finds; "" if the check passes. The first call runs the check.
 
         Raises:
             NotJudged: if this check needs another check, and that check failed.
