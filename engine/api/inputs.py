@@ -71,7 +71,7 @@ class TrainerInputs:
         A metric of the library `evaluate` is converted to a function.
 
         Args:
-            load: a function that receives the name of an integration and returns its module.
+            load: a function that receives the name of an integration and returns the class of this integration.
             loaders: the inputs to convert: `train_dataset`, `eval_dataset` or both. A dataset is left out if a subclass
                 overrides the method that makes its loader.
         """

@@ -40,7 +40,7 @@ class Point:
 
 @dataclass
 class Session:
-    """One session. The first session of a process begins with the process. A later one begins with its training."""
+    """One session. The first session of a program begins with its process. A later one begins with its training."""
 
     id: str
     """The name of the session in the file."""
