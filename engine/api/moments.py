@@ -93,7 +93,7 @@ class MomentMethods(TrainerBase):
     """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Do `work`, the engine's work in the method `name`. If a subclass overrides the method, call the override."""
+        """Call `work`, the default of the method `name`. If a subclass overrides this method, call the override."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
@@ -108,7 +108,7 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Do the engine's work in the method `name`. Do nothing if the engine did not call the method."""
+        """Call the `work` that the engine passed to `_at` for a method. Do nothing if the program called the method."""
         return self._works.get(name, _nothing)()
 
     def overrides(self, *names: str) -> bool:

@@ -1,4 +1,4 @@
-"""Methods that a subclass overrides: which ones, and adapters for the signatures of earlier trainers."""
+"""Find the methods that a subclass overrides, and adapt overrides that have an older signature of transformers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def adapt_overrides(cls: type) -> None:
-    """Make overrides in `cls` that have the signature of an earlier trainer accept the current signature.
+    """Make overrides in `cls` that have an older signature of transformers accept the current signature.
 
     Runs once, when the class is created. A method that takes `**kwargs` stays as it is. An override that trainbus
     never calls gets a warning that names the replacement.

@@ -29,7 +29,7 @@ class Publisher(Protocol):
         """Create the repository if it does not exist, and return its full name."""
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. Return the commit; with `blocking=False`, a future of it."""
+        """Push the output folder without its checkpoints. Return the commit, or a future if not `blocking`."""
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
         """Return the tags and the library that an existing card names in its header."""
@@ -141,7 +141,7 @@ class PublishingMethods(SavingMethods):
             **kwargs: fields of the card; see `create_model_card`.
 
         Returns:
-            The commit, or a future of it if not `blocking`; None on other ranks.
+            Rank 0: the commit, or a future with the commit if not `blocking`. Other ranks: None.
         """
         self._pushing = True
         try:

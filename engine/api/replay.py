@@ -99,7 +99,7 @@ class ReplayServices:
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a Trainer method, unless it loads weights."""
+        """Call `work`, which does the work of the Trainer method `moment`, unless it loads weights."""
         return None if moment == "_load_best_model" else work()
 
 

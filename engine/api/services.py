@@ -43,7 +43,7 @@ class Services(Protocol):
         """Write the model as a program for inference."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the engine's work in a Trainer method. If a subclass overrides the method, call the override."""
+        """Call `work`, the default of a Trainer method. If a subclass overrides the method, call the override."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
@@ -119,11 +119,11 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the engine's work in a Trainer method. If a subclass overrides the method, call the override.
+        """Call `work`, the default of a Trainer method. If a subclass overrides the method, call the override.
 
         Args:
             moment: the name of the method. `CALLED` lists all names.
-            work: does the engine's work. The trainer's own version of the method calls it.
+            work: does the work of the method. An override calls it with `super()`.
             *arguments: the arguments of the method.
         """
         return self.trainer._at(moment, work, *arguments)

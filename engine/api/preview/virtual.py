@@ -291,7 +291,7 @@ class VirtualServices(TrainerServices):
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the engine's work in a Trainer method, unless it loads weights."""
+        """Call `work`, which does the work of the Trainer method `moment`, unless it loads weights."""
         return None if moment == "_load_best_model" else work()
 
     def data_generators(self) -> OwnGenerators:
