@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...engine.api.preview.result import Preview
 from ...engine.arguments import TrainingArguments
@@ -24,6 +25,8 @@ _COMPARED = ("log", "evaluate", "save", "stop")
 class FollowPlan(DecisionRecorder):
     """Compares the run with a preview file, and warns at the first difference in a log, evaluation, save or stop.
 
+    The callback also compares the learning rate of each log, without a tolerance.
+
     Set `plan="plan.json"` in the arguments to use it. The command `trainbus preview PROGRAM --out plan.json` writes the
     file. In a program, call `Path("plan.json").write_text(trainer.preview().to_json())`. The callback does not compare
     deletions of checkpoints.
@@ -41,6 +44,8 @@ class FollowPlan(DecisionRecorder):
     _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)
     _rows: Rows = field(default_factory=Rows, init=False, repr=False, compare=False)
     _since: int = field(default=0, init=False, repr=False, compare=False)
+    _log: Row | None = field(default=None, init=False, repr=False, compare=False)
+    """The planned row of the log in progress. Its values are known after the row."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> FollowPlan | None:
@@ -57,7 +62,7 @@ class FollowPlan(DecisionRecorder):
         self._planned = deque(
             row for row in plan.rows if row["what"] in _COMPARED and (not resumed or row["step"] > self._since)
         )
-        self._rows = Rows()
+        self._rows, self._log = Rows(), None
         if run.state.is_world_process_zero:
             self.open(run)
 
@@ -76,11 +81,20 @@ class FollowPlan(DecisionRecorder):
         if planned is None or any(planned[name] != row[name] for name in ("step", "what", "by")):
             expected = "nothing more" if planned is None else described(planned)
             why = f" ({row['reason']})" if row["reason"] else ""
-            logger.warning(
-                "The run differs from the preview %s: it planned %s, but %s comes now%s.",
-                self.path,
-                expected,
-                described(row),
-                why,
+            self._warn(f"planned {expected}, but {described(row)} comes now{why}")
+        elif "learning_rate" in planned:
+            self._log = planned
+
+    def on_log(self, logs: dict[str, Any]) -> None:
+        super().on_log(logs)
+        planned, self._log = self._log, None
+        if planned is not None and logs.get("learning_rate") != planned["learning_rate"]:
+            found = logs.get("learning_rate", "none")
+            self._warn(
+                f"planned a learning rate of {planned['learning_rate']} at step {planned['step']}, but the run logs "
+                f"{found}"
             )
-            self.close()
+
+    def _warn(self, difference: str) -> None:
+        logger.warning("The run differs from the preview %s: it %s.", self.path, difference)
+        self.close()

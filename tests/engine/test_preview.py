@@ -285,6 +285,30 @@ def test_a_run_warns_at_its_first_departure_from_a_plan(tmp_path: Path, caplog: 
     assert "planned step 5: log by Log, but step 4: log by Log comes now" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"learning_rate": 5.000001e-05}, {"warmup_steps": 1}, {"lr_scheduler_type": "cosine"}],
+    ids=["rate", "warmup", "schedule"],
+)
+def test_a_run_warns_at_its_first_departure_from_a_planned_learning_rate(
+    change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(basic(logging_steps=1).trainer(tmp_path / "a").preview().to_json())
+    basic(logging_steps=1, plan=str(plan)).trainer(tmp_path / "b").train()
+    assert "differs from the preview" not in caplog.text
+    trainer = basic(logging_steps=1, plan=str(plan), **change).trainer(tmp_path / "c")
+    trainer.train()
+    assert caplog.text.count("differs from the preview") == 1
+    planned = {
+        row["step"]: row["learning_rate"] for row in json.loads(plan.read_text())["rows"] if "learning_rate" in row
+    }
+    found = {row["step"]: row["learning_rate"] for row in trainer.state.log_history if "learning_rate" in row}
+    step = next(step for step in planned if planned[step] != found[step])
+    expected = f"planned a learning rate of {planned[step]} at step {step}, but the run logs {found[step]}"
+    assert expected in caplog.text
+
+
 def test_a_preview_in_training_is_refused(tmp_path: Path) -> None:
     trainer = basic().trainer(tmp_path)
     trainer.bus.on("on_step_end", lambda: trainer.preview())

@@ -131,7 +131,9 @@ def test_the_callback_writes_the_page_at_the_end(runs: Path) -> None:
     assert script_data(text)["loss"][0]["steps"] == [2, 4, 6, 8, 10, 12]
     assert script_data(text)["loss of every step"][0]["steps"] == list(range(1, 13))
     assert all(seconds is not None for seconds in run.curves["loss"].seconds)
-    assert {"learning_rate", "grad_norm", "best, last", "Decisions with author and reason"} & set(page.texts)
+    assert {"learning_rate", "grad_norm", "best, newest", "Decisions with author and reason"} & set(page.texts)
+    assert {"newest", "best, newest"} & set(page.texts)  # the word of `trainbus checkpoints`
+    assert "best, last" not in page.texts
     pins = {each["step"]: each["pins"] for each in run.checkpoints}
     assert "newest" in pins[12]
     assert sum("best" in each for each in pins.values()) == 1

@@ -99,7 +99,7 @@ def _checkpoints(run: RunData) -> str:
     shown = _last(run.checkpoints, lambda each: bool(each["pins"]))
     for each in shown:
         metrics = ", ".join(f"{name} {digits(value)}" for name, value in each["metrics"].items() if name != "epoch")
-        pins = ", ".join("last" if pin == "newest" else pin for pin in each["pins"])
+        pins = ", ".join(each["pins"])
         state = "; ".join(each["problems"]) or "good"
         size = Number(each["bytes"], readable_size(each["bytes"]))
         rows.append((Number(each["step"]), size, moment(each["time"]), metrics, pins, state))
