@@ -27,7 +27,10 @@ _PREFIX = "base_model.model."
 
 
 def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
-    """Return the files of adapters in a checkpoint, by adapter. It includes missing files that the manifest lists."""
+    """Return the files of adapters in a checkpoint: name of the adapter -> path.
+
+    The result includes missing files that the manifest lists.
+    """
     found: dict[str, Path] = {}
     for name in (PICKLED_ADAPTER, ADAPTER):
         for path in (*folder.matching(name), *folder.matching(f"*/{name}")):
@@ -44,9 +47,9 @@ def adapters_of(model: Any) -> list[str]:
 
 
 def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return which weight of a model each entry in the file of an adapter holds: name in the file -> name in the model.
+    """Return which weights the file of an adapter holds: name in the file -> name in the model.
 
-    Computed entries, such as the embeddings of a prompt, are left out.
+    Entries that peft computes, such as the embeddings of a prompt, are left out.
 
     Args:
         model: the model.
@@ -65,19 +68,19 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 
 
 def file_name_of(model: Any, name: str) -> str:
-    """Return the name in the file for a weight that does not belong to an adapter, such as an embedding."""
+    """Return the name that a weight outside of all adapters, such as an embedding, has in the file of an adapter."""
     plain = name.removeprefix("_orig_mod.")
     return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"
 
 
 def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
-    """Load entries of an adapter's file that are not weights of the model. Return the names that peft does not know."""
+    """Let peft load the entries of an adapter file that are not weights. Return the names that peft does not know."""
     result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
     return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
 
 
 def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the trained values that the files of the adapters do not hold: unfrozen weights, and buffers.
+    """Return the unfrozen weights and the buffers that the files of the adapters do not hold, by name.
 
     Args:
         model: a model with adapters.

@@ -39,7 +39,7 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
         name: the name of the values in errors.
 
     Raises:
-        CheckpointError: for a value of another type. The message has its path in the structure.
+        CheckpointError: for a value of another type. The message says where the value is in the nested values.
     """
     tensors: dict[str, torch.Tensor] = {}
     try:

@@ -114,9 +114,7 @@ def step_of(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The name of a hidden folder: a checkpoint that is being written, or an old checkpoint that was renamed before
-    deletion.
-    """
+    """The name of a hidden folder: a new checkpoint before its commit, or an old checkpoint before its deletion."""
 
     step: int
     """The step of the checkpoint."""
@@ -145,7 +143,7 @@ class Hidden:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that named the folder was on this host and has ended, in any run."""
+        """Whether the process that named the folder ran on this host, in any run, and has ended."""
         return self.host == this_host() and _has_ended(self.pid)
 
 
@@ -175,7 +173,13 @@ def this_host() -> str:
 
 
 def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
-    """Return the hidden name that this process uses while it writes a checkpoint or replaces one."""
+    """Return a hidden name for a folder that this process writes or replaces.
+
+    Args:
+        step: the step of the checkpoint.
+        run_id: the run.
+        aside: the state of the folder, as in `Hidden.aside`.
+    """
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 

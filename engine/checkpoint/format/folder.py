@@ -61,18 +61,21 @@ class CheckpointFolder:
         return (self.names is None or name in self.names) and (self.path / name).is_file()
 
     def matching(self, pattern: str) -> list[Path]:
-        """Return the files of the checkpoint with names that match a pattern, sorted, missing ones included."""
+        """Return the sorted paths of the checkpoint's files with names that match a pattern.
+
+        The result includes missing files that the manifest lists.
+        """
         if self.names is None:
             return sorted(self.path.glob(pattern))
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the files that hold the sharded tensors of the file `name`, missing files included."""
+        """Return the files that hold the shards of the tensors in the file `name`. Missing files are included."""
         path = self.path / name
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has the file `name` and all files with the sharded tensors of this file."""
+        """Return whether the checkpoint has the file `name` and all files with shards of its tensors."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

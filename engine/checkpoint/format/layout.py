@@ -28,7 +28,7 @@ def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def arranged(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Return a tensor with the given strides: the tensor itself, or a copy."""
+    """Return a tensor with the given strides: `tensor` itself if it has these strides, or else a copy."""
     if tensor.stride() == tuple(stride):
         return tensor
     made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)

@@ -60,7 +60,7 @@ def is_split(value: Any) -> bool:
 
 
 def is_lazy(value: Any) -> bool:
-    """Return whether a value is a weight or buffer of a lazy module that has no shape yet."""
+    """Return whether a value is a parameter or buffer of a lazy module. Such a parameter has no shape yet."""
     return bool(parameter.is_lazy(value))
 
 
@@ -110,7 +110,7 @@ def files_of_rank(
         world_size: the number of ranks.
 
     Returns:
-        The value file, and the file with the shards of this rank if it has any to write.
+        The contents of the value file. If this rank has shards to write, also the contents of its file with shards.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -178,7 +178,7 @@ class StoredTensor:
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
-    """Gather a tensor. Return it on the CPU if `keep`, else None. All ranks must call this function."""
+    """Gather a tensor. Return it on the CPU if `keep` is set, else return None. All ranks must call this function."""
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
     whole = whole_on(tensor, device)
@@ -205,13 +205,13 @@ def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def has_sharded_tensors(path: Path) -> bool:
-    """Return whether some tensors of a file are sharded. Their shards are in other files."""
+    """Return whether a value file has sharded tensors. The shards of such tensors are in other files."""
     with safe_open(path, framework="pt") as file:
         return _SPLIT in (file.metadata() or {})
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Open a value file. Return its tensors, sharded ones included, and its metadata.
+    """Open a value file. Return its tensors, including its sharded tensors, and its metadata.
 
     The values of a tensor are read only when `StoredTensor.read` is called. Tensors without dimensions are read now.
 
@@ -249,7 +249,10 @@ def _reader(file: Any, key: str) -> Callable[[tuple[slice, ...]], torch.Tensor]:
 
 
 def _dtype_of(file: Any, key: str) -> torch.dtype:
-    """Return the torch dtype of a tensor in a file. It loads one value, because safetensors has no other way."""
+    """Return the torch dtype of a tensor in a file.
+
+    The function loads one value of the tensor, because safetensors offers no other way to get the dtype.
+    """
     piece = file.get_slice(key)
     shape = piece.get_shape()
     some = piece[tuple(slice(0, 1) for _ in shape)] if prod(shape) and shape else file.get_tensor(key)
@@ -263,7 +266,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def fitted(value: Any, like: Any) -> Any:
-    """Return a tensor, stored or loaded, with the placement and the memory layout of another tensor.
+    """Return the tensor `value`, stored or loaded, with the placement and the memory layout of the tensor `like`.
 
     If `like` is sharded, the result holds the shard of this rank. Otherwise it is the whole tensor. Values that are not
     tensors, and tensors of another shape than `like`, are returned whole, with their own layout.

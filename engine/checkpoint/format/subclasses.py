@@ -29,7 +29,7 @@ def taken_apart(tensor: Any, where: str) -> tuple[str, dict[str, torch.Tensor], 
 
     Args:
         tensor: a tensor for which `consists_of_tensors` is true.
-        where: the place of the tensor, for the error.
+        where: the position of the tensor in the saved values, for the error.
 
     Raises:
         CheckpointError: if the class is not in `KNOWN`.
@@ -45,7 +45,7 @@ def taken_apart(tensor: Any, where: str) -> tuple[str, dict[str, torch.Tensor], 
 
 
 def put_together(name: str, parts: dict[str, torch.Tensor], attributes: list[Any]) -> torch.Tensor:
-    """Return a tensor that `taken_apart` took apart.
+    """Rebuild a tensor from the three results of `taken_apart`.
 
     Raises:
         CheckpointError: if the class is not in `KNOWN`, or if its package is not installed.

@@ -19,7 +19,7 @@ Tensors = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 
 class TensorCache:
-    """Files of tensors of one checkpoint, in memory. Each file can be taken from it once."""
+    """Keeps tensors of a checkpoint in memory, by file. The tensors of each file can be taken once."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -27,9 +27,9 @@ class TensorCache:
         self._lock = Lock()
 
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
-        """Read a file and return its digest. Keep the tensors of a file that only resuming needs.
+        """Read a file and return its digest. If only a resume needs the file, keep its tensors in memory.
 
-        A file with sharded tensors is not kept, because the shards of its tensors are in other files.
+        The tensors of a file with sharded tensors are not kept, because their shards are in other files.
 
         Raises:
             OSError: if the file cannot be read.
@@ -51,7 +51,7 @@ class TensorCache:
         return path in self._kept
 
     def take(self, path: Path) -> Tensors:
-        """Remove and return the tensors of a file. Read the file if it is not kept.
+        """Return the tensors of a file, and remove them from the cache. If the cache lacks them, read the file.
 
         Raises:
             OSError: if the file cannot be read.

@@ -97,7 +97,7 @@ def read_tensors(
 
     Args:
         path: the file.
-        seen: called with all bytes of the file in order. They do not change afterwards.
+        seen: a function that is called with each piece of the file in order. The bytes do not change afterwards.
 
     Raises:
         OSError: if the file cannot be read.
