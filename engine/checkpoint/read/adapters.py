@@ -21,7 +21,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
-    """Return the adapters of a checkpoint: name -> weights, under the names in the file of the adapter.
+    """Read the adapters of a checkpoint: adapter name -> weights, by their names in the file of the adapter.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -30,7 +30,7 @@ def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
 
 
 def read_beside(folder: CheckpointFolder) -> Weights:
-    """Read the weights stored with the adapters, by their names in the model; {} if there are none."""
+    """Read the weights that a checkpoint has in addition to its adapters, by name in the model; {} if it has none."""
     return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
 
 
@@ -83,7 +83,8 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
     """Return the saved adapters by the adapter names of the model.
 
-    transformers writes no name for the only adapter of a model. Such an adapter gets the name in the model.
+    If a model has only one adapter, transformers saves it without a name. This function gives the adapter
+    its name in the model.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

@@ -45,7 +45,8 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
     Raises:
         ArgumentError: if ranks have different output folders. One checkpoint would then be spread over several folders.
         CheckpointError: if the checkpoint in the given folder is not good, or if the output folder has checkpoints but
-            no good one. With True, also if it has no checkpoint. The message lists the problems of each checkpoint.
+            no good one. If `wanted` is True, an output folder without checkpoints is also an error. The message lists
+            the problems of each checkpoint.
     """
     args = run.args
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
@@ -200,7 +201,8 @@ def choose(
 
     Raises:
         CheckpointError: if the checkpoint in the given folder is not good, or if `output_dir` has checkpoints but no
-            good one. With True, also if it has no checkpoint. The message lists the problems of each checkpoint.
+            good one. If `wanted` is True, an `output_dir` without checkpoints is also an error. The message lists the
+            problems of each checkpoint.
     """
     inspector = Inspector() if inspector is None else inspector
     if not wanted:
@@ -229,8 +231,9 @@ class _Found:
 
 
 def _find(directory: Path, inspector: Inspector) -> _Found:
-    """Check all checkpoints of a folder quickly, then read the remaining checkpoints completely, newest first, until
-    one is good.
+    """Find the newest good checkpoint of a folder, and the problems of the checkpoints that are not good.
+
+    All checkpoints get the quick check. Those that pass it are read completely, newest first, until one is good.
     """
     everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
     surveys = [(prefix, found) for prefix, found in everyone if found is not None]
@@ -256,7 +259,10 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
 
 
 def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
-    """Return the newest good checkpoint; None if the folder has no checkpoint at all and none is needed."""
+    """Return the newest good checkpoint; None if the folder has no checkpoint and `needed` is False.
+
+    If the folder has only bad checkpoints, or if it has none and `needed` is True, raise an error.
+    """
     with suppress(OSError):  # a read-only folder can still be read
         if inspector.reads:
             put_back(output_dir)

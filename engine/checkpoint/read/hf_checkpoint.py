@@ -1,4 +1,6 @@
-"""The layout of transformers' Trainer, so that a run can resume from its checkpoints. No code in them is run.
+"""Reading checkpoints of transformers' Trainer, so that a run can resume from them.
+
+The pickled files may contain code. Reading does not run this code.
 
 The pickled arguments, `training_args.bin`, are not read. The resumed run uses the arguments of its own program.
 """
@@ -82,9 +84,13 @@ class HFStateFiles:
 
 
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
-    """Return the entries of a state that the `state_dict` of a scheduler or scaler also has.
+    """Return the entries of a saved state that the `state_dict` of `target`, a scheduler or scaler, has too.
 
-    `load_state_dict` of torch would set each other entry as a new attribute.
+    `load_state_dict` of torch sets every entry as an attribute of the scheduler. An unknown entry
+    would add an attribute.
+
+    Raises:
+        ValueError: if the state belongs to another kind of object.
     """
     own = target.state_dict()
     if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
@@ -108,7 +114,13 @@ def _array_types() -> list[Any]:
 
 
 def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
-    """Return saved RNG states under the names that trainbus uses, after loading each into a generator as a check."""
+    """Convert the RNG states in a file of transformers to the names that trainbus uses.
+
+    The states of python, numpy and torch are loaded into new generators, to check them.
+
+    Raises:
+        CheckpointError: if a state is missing or invalid.
+    """
     try:
         states = {"python": saved["python"], "numpy": saved["numpy"], "torch": saved["cpu"]}
         random.Random().setstate(states["python"])

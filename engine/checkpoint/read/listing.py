@@ -49,14 +49,14 @@ def list_checkpoints(output_dir: str | Path) -> list[SavedCheckpoint]:
 
 
 def unfinished(output_dir: str | Path) -> list[Path]:
-    """Return the hidden folders in which killed runs were writing or deleting a checkpoint."""
+    """Return the hidden folders that killed runs left while they wrote or deleted a checkpoint."""
     directory = Path(output_dir)
     folders = sorted(directory.iterdir()) if directory.is_dir() else []
     return [path for path in folders if (hidden := parse_hidden(path)) is not None and hidden.abandoned]
 
 
 def newest_first(checkpoints: Iterable[D]) -> list[D]:
-    """Sort checkpoints: checkpoints of the most recent run come first, and higher steps before lower steps."""
+    """Sort checkpoints by run, most recent run first. Sort the checkpoints of a run by step, highest step first."""
     checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:

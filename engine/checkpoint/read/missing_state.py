@@ -36,9 +36,10 @@ def check_for(run: ResumableRun) -> Check:
 
 
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Warn once about missing state.
+    """Warn once about the parts of the training state that the checkpoint lacks.
 
-    If the optimizer or the schedule is missing, but not both, the optimizer takes the learning rates of the schedule.
+    If only the optimizer or only the schedule is missing, set the learning rates of the optimizer to the
+    rates of the schedule.
     """
     if not run.args.resume_partial:
         return

@@ -25,7 +25,7 @@ class NativeStateFiles:
     resumes_loader_exactly = True
 
     def __init__(self, folder: CheckpointFolder, cache: TensorCache) -> None:
-        """Read from `folder`; files that `cache` holds are taken from there."""
+        """Read files from `folder`. If `cache` holds the tensors of a file, take them from `cache`."""
         self._folder = folder
         self._cache = cache
 

@@ -44,7 +44,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return the object of a run that loads each part of the training state; None if the run has no such object."""
+    """Return the objects that load the parts of the training state: part -> object, or None if the run has none."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,
@@ -76,10 +76,10 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
 
 
 def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
-    """Read the tensors of an optimizer state, and shard and lay out each one as its parameter is. Return the state.
+    """Return an optimizer state in which each tensor has the shards and the memory layout of its parameter.
 
-    The layout in memory matters, because a fused optimizer pairs the values of a parameter and of its state by their
-    places in memory.
+    Tensors that are not in memory yet are read. The layout matters, because a fused optimizer pairs the values of a
+    parameter and of its state by their places in memory.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
@@ -114,7 +114,9 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Regroup the parameters of an optimizer into groups of these sizes: the groups with, or without, weight decay.
+    """Regroup the parameters of an optimizer into groups of the saved sizes.
+
+    The function tries the two groupings that trainbus makes: with weight decay, and without.
 
     Raises:
         CheckpointError: if neither grouping has these sizes.
@@ -142,7 +144,7 @@ def _listed(sizes: list[int]) -> str:
 
 
 def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
-    """Refuse the state of another kind of optimizer, or of parameters with other shapes."""
+    """Raise an error if a state belongs to another kind of optimizer, or to parameters with other shapes."""
     from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]

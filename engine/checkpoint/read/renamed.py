@@ -1,4 +1,4 @@
-"""Weights with other names in the files than in the model. The model's `from_pretrained` reads them."""
+"""Weights that have other names in the checkpoint than in the model. The model's `from_pretrained` reads them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Resumption(FreshStart):
             )
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
-        """Load the weights. If a subclass of the Trainer overrides the method that loads them, call that method."""
+        """Load the weights. If a subclass of the Trainer overrides the method that loads weights, call the override."""
         self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:
@@ -167,7 +167,7 @@ class Resumption(FreshStart):
         return own
 
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
-        """Return the loader position to resume at. If the batch size changed, the position is counted in samples."""
+        """Return the loader position to resume at. If the batch size changed, the position counts samples."""
         where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
         if not where:
             return place

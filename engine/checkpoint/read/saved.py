@@ -49,7 +49,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def step(self) -> int:
-        """The number of optimizer steps done, from the folder name, else from the files.
+        """The number of completed optimizer steps, from the folder name or, if the name has no step, from the files.
 
         Raises:
             CheckpointError: if neither the name nor a file has the step.
@@ -62,7 +62,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def recorded_step(self) -> int | None:
-        """The number of steps that the files record. The name of the folder does not count. None if no file records it.
+        """The number of completed steps, from the files and not from the folder name; None if no file has it.
 
         Raises:
             CheckpointError: if the manifest or the trainer state cannot be read.
@@ -81,7 +81,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def seconds(self) -> float:
-        """How long the run had trained, in seconds; 0 if the manifest does not say or cannot be read."""
+        """The training time of the run until the save, in seconds; 0 if the manifest does not say or cannot be read."""
         return self._entry("seconds", 0.0)
 
     @property
@@ -96,8 +96,10 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def is_listed(self) -> bool:
-        """Whether the checkpoint has a manifest. Without one, only existence and readability of its files can be
-        checked."""
+        """Whether the checkpoint has a manifest.
+
+        If it has none, a check finds only files that are missing or cannot be read.
+        """
         return (self.path / files.MANIFEST).exists()
 
     def _entry(self, name: str, default: T) -> T:
@@ -123,7 +125,7 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the parts of the training state that are missing. Without loss scaling, the scaler always is."""
+        """Return the missing parts of the training state. They include the scaler if the run had no loss scaling."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
@@ -221,7 +223,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def best_model_checkpoint(self) -> str:
-        """The folder name of the best checkpoint of the run, as the trainer state says; empty if it does not."""
+        """The folder name of the best checkpoint, from the trainer state; an empty string if the state names none."""
         try:
             best = self.state.get("best_model_checkpoint")
         except CheckpointError:
@@ -235,7 +237,7 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Free the memory of the callback states, and of tensors that verification read and nothing has loaded."""
+        """Free the memory of the callback states, and of verified tensors that were kept for loading but not loaded."""
         self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class StatePart(Enum):
-    """A part of the training state that one file holds. The value names it in messages."""
+    """A part of the training state that one file holds. Messages use the value of a member as the name of the part."""
 
     OPTIMIZER = "the optimizer"
     SCHEDULER = "the schedule"
@@ -62,4 +62,4 @@ class StateFiles(Protocol):
         """Return whether there are RNG states of any rank."""
 
     def ignored_callbacks(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the names of callbacks that have a state in the trainer state which trainbus does not restore."""
+        """Return the callbacks with a state in the trainer state, if trainbus cannot restore this state."""

@@ -35,7 +35,7 @@ Read = Callable[[Path, Algorithm], AnyDigest]
 
 @dataclass(frozen=True)
 class Check:
-    """The required files of a checkpoint, and whether to keep the tensors that verification reads."""
+    """Settings for a verification: which files may be missing, and whether to keep the tensors that it reads."""
 
     optional: tuple[str, ...] = ()
     """Patterns of the files that may be missing with `resume_partial`."""
@@ -114,7 +114,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Return the name of a file in a folder that only trainbus writes; an empty string if there is none."""
+    """Return the name of a file in the folder that only trainbus writes. If there is none, return an empty string."""
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
     shared = {ARGUMENTS} if HF_ARGUMENTS in names else set()
@@ -122,7 +122,7 @@ def _native_file(path: Path) -> str:
 
 
 def link_target_outside(path: Path, name: str) -> str:
-    """Return the target of a link in a folder if it is outside of the folder; else an empty string."""
+    """Return the target of the link `name` if the target is outside of the folder `path`; else an empty string."""
     file = path / name
     try:
         return "" if file.resolve().is_relative_to(path.resolve()) else str(file.readlink())
@@ -140,7 +140,10 @@ def _links_to_outside(path: Path) -> list[str]:
 
 
 def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
-    """Return the problem of a file that its type or size shows. Do not read it. An empty string means no problem."""
+    """Return the problem that the type or the size of a file shows; an empty string if there is none.
+
+    The contents of the file are not read.
+    """
     file = path / name
     try:
         if not file.is_file():
@@ -152,7 +155,7 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
-    """Read a file and return its difference from the written file; empty if they are equal."""
+    """Read a file and return how it differs from the digest `written`; an empty string if it does not differ."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = (
@@ -171,7 +174,10 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Return the missing required files of a checkpoint that has no list of files."""
+    """Return the problems of the trainer state and the weights in a checkpoint without a manifest.
+
+    The trainer state must be valid. The files of the weights must exist and not be empty.
+    """
     found = []
     try:
         if not isinstance(json.loads(folder.state_bytes.decode("utf-8")), dict):
@@ -193,7 +199,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(path: Path) -> list[str]:
-    """Return the files without a hash that are cut short, or that fail their own checksums."""
+    """Return the problems of files that are cut short, or that fail their own checksums. No manifest is needed."""
     found = []
     for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
         if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
@@ -217,7 +223,7 @@ def _read_through(path: Path) -> None:
 
 
 def adapter_names(folder: CheckpointFolder) -> list[str]:
-    """Return the names of the files of adapters in a checkpoint, such as `adapter_model.safetensors`."""
+    """Return the names of the adapter files in a checkpoint, such as `adapter_model.safetensors`."""
     found = [
         path for name in (ADAPTER, PICKLED_ADAPTER) for path in folder.matching(name) + folder.matching(f"*/{name}")
     ]
@@ -225,7 +231,7 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the file name that the index of a checkpoint's weights has, if the weights are in several files."""
+    """Return the name of the index file, which a checkpoint has if its weights are in several files."""
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

@@ -104,7 +104,7 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Return whether a checkpoint holds adapters of a model and not its other weights."""
+    """Return whether all weight files of a checkpoint are files of adapters."""
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights raises it again
@@ -132,20 +132,20 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
 
 
 def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
-    """Return what `get_extra_state` of modules returned, by name in the state dict."""
+    """Return the extra state that a checkpoint has from `get_extra_state` of modules, by name in the state dict."""
     return load_values(folder.path / EXTRA_STATE, folder=folder) if folder.has(EXTRA_STATE) else {}
 
 
 @torch.no_grad()
 def _give_own_memory(model: nn.Module) -> None:
-    """Copy expanded tensors, in which several values share one place in memory, so that each value has its own."""
+    """Replace each expanded tensor, in which several values share memory, by a copy with memory for each value."""
     for tensor in (*model.parameters(), *model.buffers()):
         if not is_lazy(tensor) and any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride())):
             tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:
-    """Return the names that saving leaves out because they are other names of saved tensors."""
+    """Return the names of weights that a checkpoint leaves out because it has the same tensor under another name."""
     tied = getattr(model, "_tied_weights_keys", None) or ()
     # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

@@ -15,10 +15,10 @@ _SAMPLE_ENTRIES = ("began", "order", "rows", "parts")
 
 
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a loader position that hold for batches of any size.
+    """Return the entries of a loader position that are valid for batches of any size.
 
-    They say which samples are done and in which order samples come. The other entries count batches: the number of
-    taken batches, the prefetched batch, and how the loader was built.
+    These entries say which samples are done, and the order of the samples. The other entries depend on the batch size:
+    the number of taken batches, the prefetched batch, and the way in which the loader was built.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 
@@ -69,7 +69,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
 
 def mean_losses(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the state of loss windows with the mean of the sums of all ranks."""
+    """Return the state of loss windows in which each sum is the mean of the sums of all ranks."""
     found = {**of_ranks[0], "sum": sum(part["sum"] for part in of_ranks) / len(of_ranks)}
     if windows := found.get("windows"):
         found["windows"] = {name: mean_losses([part["windows"][name] for part in of_ranks]) for name in windows}
