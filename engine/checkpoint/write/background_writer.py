@@ -13,7 +13,7 @@ from ..protocols import SavingRanks
 
 
 class BackgroundWriter:
-    """Runs one task at a time on a thread. Its error is raised by the next call that waits for it."""
+    """Runs one task at a time on a thread. If a task fails, the next call that waits for the task raises its error."""
 
     def __init__(self) -> None:
         """Create an idle writer. The first task starts the thread."""
@@ -34,7 +34,7 @@ class BackgroundWriter:
         return group
 
     def submit(self, work: Callable[[], None], step: int = 0) -> None:
-        """Wait for the running task, then start another. An error of the running task is raised here.
+        """Wait for the running task, then start another. If the running task fails, this call raises its error.
 
         Args:
             work: the task.
@@ -75,7 +75,7 @@ class BackgroundWriter:
         return self.done
 
     def _leave_to_parent(self) -> None:
-        """Forget thread and task in a forked process: they exist in the parent only, which finishes the task."""
+        """In a forked process, forget the thread and the task. They exist only in the parent process."""
         if self._process != os.getpid():
             self._process, self._pool, self._task = os.getpid(), None, None
 

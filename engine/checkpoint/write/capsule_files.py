@@ -35,11 +35,11 @@ def write_capsule(
     """Write a capsule into a new folder.
 
     Args:
-        folder: the folder. It does not exist.
+        folder: the folder. It must not exist yet.
         weights: the weights and buffers from before the step. Values that are not tensors are left out.
         batches: the batches of the step.
         states: the RNG states before each batch.
-        described: the values of `capsule.json`.
+        described: the values to write into `capsule.json`.
         max_bytes: the size above which nothing is written.
 
     Raises:

@@ -92,7 +92,7 @@ class Staging:
             file.write(text.encode())
 
     def add_written_files(self) -> None:
-        """Start to hash and synchronise the complete files that others wrote into the folder."""
+        """Start to hash and synchronise the complete files that other functions wrote into the folder."""
         allowed = self.path.stat().st_mode & 0o666  # safetensors creates files that only the owner can read
         for path in sorted(self.path.rglob("*")):
             name = path.relative_to(self.path).as_posix()
@@ -131,7 +131,8 @@ class Staging:
 
         Args:
             facts: the entries of the manifest, without the list of files.
-            digests: the files that are hashed and on the disk. Other files in the folder are hashed here.
+            digests: the digests of files that are already on the disk, by name. This method hashes the
+                other files in the folder.
         """
         self.digests |= digests
         self.add_written_files()
@@ -163,7 +164,10 @@ class Staging:
 
 
 def synchronise(paths: Iterable[Path]) -> None:
-    """Wait until files, or the names in folders, are on the disk. All are synchronised at the same time."""
+    """Wait until files are on the disk. For a folder, wait until the names in it are on the disk.
+
+    All files and folders are synchronised at the same time.
+    """
     at_once(_synchronise, paths)
 
 
@@ -219,7 +223,7 @@ def sweep(output_dir: Path, run_id: str) -> None:
 
 
 def put_back(output_dir: Path) -> None:
-    """Give the final name back to good checkpoints that a killed run was about to replace."""
+    """Restore the final names of good checkpoints that a killed run hid in order to replace them."""
     for path, hidden in _abandoned(output_dir):
         target = path.with_name(folder_name(hidden.step))
         if hidden.aside == "-replaced" and not target.exists() and not damage(CheckpointFolder(path), full=False):

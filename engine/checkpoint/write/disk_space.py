@@ -108,7 +108,7 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         folder: the folder that it is written into.
 
     Raises:
-        CheckpointError: in place of any error of the disk.
+        CheckpointError: if the disk raises any error.
     """
     try:
         yield

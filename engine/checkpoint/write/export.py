@@ -54,5 +54,8 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
 
 
 def _two_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a batch, with a single sample repeated: torch.export would fix a size of 1 in the program."""
+    """Repeat the sample of a tensor that has one sample, because torch.export would fix a batch size of 1.
+
+    A tensor with another number of samples is returned unchanged.
+    """
     return tensor.detach() if tensor.dim() == 0 or len(tensor) != 1 else tensor.detach().repeat_interleave(2, 0)

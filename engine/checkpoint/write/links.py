@@ -28,7 +28,7 @@ class Links:
 
         Args:
             folder: the earlier checkpoint.
-            digests: the digests of its files by name. Other files are never linked.
+            digests: the digests of its files by name. Files without a digest are never linked.
         """
         self._folder = folder
         self._digests = digests
@@ -67,7 +67,7 @@ NO_LINKS = Links(Path(), {})
 
 
 def links_to_last(output_dir: Path) -> Links:
-    """Return the links to the files of the last checkpoint in a folder; `NO_LINKS` if it has no good manifest."""
+    """Return the links to the files of the checkpoint with the highest step; `NO_LINKS` if it has no good manifest."""
     steps = {step: path for path in output_dir.iterdir() if (step := step_of(path)) is not None}
     if not steps:
         return NO_LINKS

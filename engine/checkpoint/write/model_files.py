@@ -43,7 +43,10 @@ def bytes_in(size: str | int) -> int:
 
 
 def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor], torch.Tensor]) -> dict[str, Any]:
-    """Copy the values of a state dict by name. Names of one tied tensor share the copy."""
+    """Return a state dict with copies of the values. If a tied tensor has several names, they refer to one copy.
+
+    `copy_of` gets a name and a tensor, and returns the copy.
+    """
     firsts: dict[Any, torch.Tensor] = {}
     copied: dict[str, Any] = {}
     for name, tensor in weights.items():
@@ -58,7 +61,7 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
 
 
 def clone_values(weights: dict[str, Any]) -> None:
-    """Replace the values of a state dict by copies, one after the other. Names of one tied tensor share the copy.
+    """Replace the values of a state dict by copies, one after the other. The names of a tied tensor refer to one copy.
 
     If nothing else refers to the values, each value is freed after its copy. So at most one value is in memory twice.
     """
@@ -82,11 +85,11 @@ def can_be_written_later(model: Any) -> bool:
 
 
 def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_size: str | int) -> None:
-    """Write a model into a folder, with its own `save_pretrained` if it has one. Otherwise write its weights only.
+    """Write a model into a folder with its `save_pretrained`. If the model has none, write only its weights.
 
     Args:
         model: the model.
-        weights: the state dict to write; by default the model's.
+        weights: the state dict to write; None for the state dict of the model.
         folder: the folder.
         max_shard_size: the largest size of a file of weights. A larger tensor gets a file of its own.
     """
@@ -116,7 +119,7 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 
 
 def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
-    """Write the extra state of modules that is not a tensor: what `get_extra_state` returns."""
+    """Write the values of a state dict that are not tensors: the results of `get_extra_state` of modules."""
     (folder / EXTRA_STATE).unlink(missing_ok=True)
     if extra:
         tensors, metadata = encode(dict(extra), EXTRA_STATE)
@@ -125,7 +128,7 @@ def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
 
 
 def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Write the tensors that training changes, but that the files of the adapters do not hold."""
+    """Write the unfrozen weights and the buffers that the files of the adapters do not hold."""
     beside = weights_beside(model, weights)
     (folder / BESIDE_ADAPTERS).unlink(missing_ok=True)
     if beside:

@@ -80,9 +80,9 @@ class Keep:
 
         Args:
             checkpoints: the good checkpoints of one run, oldest first.
-            pinned: steps that must stay in any case.
+            pinned: the steps of checkpoints that always stay.
             metric: the metric that `best` compares.
-            greater_is_better: the direction of the metric.
+            greater_is_better: whether a greater value of the metric is better.
         """
         if not checkpoints or self.keeps_all:
             return []

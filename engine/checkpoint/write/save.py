@@ -29,8 +29,8 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
     Args:
         run: the run.
         snapshot: the contents of the checkpoint.
-        ranks: the ranks that write together. On a thread, they need a process group of their own. Default: those of
-            the run.
+        ranks: the ranks that write together. On a thread, they need a process group of their own. Default: the
+            ranks of the run.
 
     Raises:
         CheckpointError: if the disk is full or fails.
@@ -60,7 +60,7 @@ def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
 
 
 def together(ranks: SavingRanks, step: int, work: Callable[[], T]) -> list[T]:
-    """Do the same as `on_all_ranks`, with these ranks, for the checkpoint of this step."""
+    """Call `work` on all given ranks, as `on_all_ranks` does. `step` is the step of the checkpoint, for errors."""
     result, failure = None, None
     try:
         result = work()

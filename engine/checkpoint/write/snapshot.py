@@ -118,7 +118,7 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
 
 
 def _write_live_model(run: SavableRun, folder: str) -> None:
-    """Write the current model, and the files that a subclass of the Trainer adds to a checkpoint."""
+    """Write the model as it is now, and the files that a subclass of the Trainer adds to a checkpoint."""
     run.services.save_model(folder)
     for writer in STATE_WRITERS if not run.args.save_only_model else ():
         run.services.at(writer, lambda: None, folder)
@@ -162,13 +162,13 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; empty if its epoch is about to end."""
+    """Return the position of the data loader; an empty dict if its epoch is about to end."""
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return the values of the last step that are logged. A resumed run may log them at the end of the epoch."""
+    """Return the values of the last step that logs contain. A resumed run may log them at the end of the epoch."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,
@@ -190,7 +190,7 @@ def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]
 
 
 def _data_position(run: SavableRun) -> dict[str, int]:
-    """Return the data position to resume at: the present one, or the end of an epoch that is about to end."""
+    """Return the data position to resume at: the current position, or the end of an epoch that is about to end."""
     if run.position is None or run.plan is None:
         return {}
     return save_position(run.position, run.plan, run.sizes, _leaves_epoch(run))
@@ -201,7 +201,7 @@ def _leaves_epoch(run: SavableRun) -> bool:
 
 
 def _schedule_state(scheduler: Any) -> dict[str, Any]:
-    """Return the state of a schedule without its functions, which are built from the arguments."""
+    """Return the state of a schedule without its functions. A resumed run builds the functions from its arguments."""
     if scheduler is None:
         return {}
     state: dict[str, Any] = dict(scheduler.state_dict())
