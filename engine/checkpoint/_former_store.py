@@ -45,7 +45,7 @@ def restore_optimizer(run: ResumableRun, folder: Path) -> None:
 
 
 def read_own(run: ResumableRun, folder: Path) -> dict[str, Any]:
-    """Return the values that only this rank saved. See `SavedCheckpoint.own`."""
+    """Return the values that only this rank saved, such as its RNG states. See `SavedCheckpoint.own`."""
     return SavedCheckpoint.open(folder).own(run.ranks.rank, run.ranks.world_size)
 
 

@@ -65,7 +65,7 @@ class CallbackStates:
         """The result of the last resume for the states."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the callback states by id, the carried states of an earlier session included."""
+        """Return the states by callback id. States of an earlier session that no callback received are included."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -74,11 +74,11 @@ class CallbackStates:
         return states
 
     def exported(self) -> dict[str, Any]:
-        """Return the states that transformers needs to resume with these callbacks, by class."""
+        """Return the states of the attached callbacks in the format of transformers: class name -> state."""
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return the identity of each collected state's owner, by id: its class, its settings and its state version."""
+        """Return class, settings and state version of the owner of each collected state, by id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -91,7 +91,7 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the carried states and the resume report of an earlier run of this trainer."""
+        """Drop what an earlier run of this trainer left: states that no callback received, and the resume report."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
@@ -146,7 +146,7 @@ class CallbackStates:
         logger.info("Callback states, %s", report)
 
     def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
-        """Load the states of callbacks that hold trained weights, such as a loss module, and no others.
+        """Load only the states of callbacks that hold trained weights, such as a loss module.
 
         Args:
             states: the states of a checkpoint by id.
@@ -225,8 +225,8 @@ def matched(
 ) -> dict[str, str]:
     """Return the attached callback for each saved state: saved id -> attached id.
 
-    The ids of two callbacks of one class depend on their order in the list. So equal settings decide first, and equal
-    ids second.
+    The ids of two callbacks of one class depend on their order in the list. So a state first looks for a callback with
+    equal settings, and only then for a callback with an equal id.
 
     Args:
         states: the ids of the saved states.
@@ -254,7 +254,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of a dataclass: its fields, without its id and the fields that differ from `attributes`."""
+    """Return the fields of a dataclass as settings, without `id` and without fields that differ from `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -264,8 +264,8 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
     """Return the settings of a callback that is not a dataclass.
 
-    These are the attributes with the names of constructor arguments. If there are none, these are all public
-    attributes. Attributes with other values than numbers, strings and None are left out, because they may not compare.
+    Settings are the attributes with the names of constructor arguments, or all public attributes if none has such a
+    name. Only attributes that are numbers, strings or None count, because other values may not compare.
     """
     now = getattr(callback, "__dict__", {})
     public = {
@@ -292,7 +292,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def settings_fit(saved: Any, now: Any) -> bool:
-    """Return whether the values of two owners are equal. A setting that only one owner has does not count."""
+    """Return whether a saved and a current value are equal. In dicts, only names that both dicts have are compared."""
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         return all(saved[name] == now[name] for name in saved.keys() & now.keys())
     return bool(saved == now)
@@ -307,7 +307,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
-    """Warn about states of one class with equal settings: they are matched by position."""
+    """Warn about states that are matched by the position of their callbacks, because their settings are equal."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
         if owner_id.partition("-")[0] == owner["class"]:  # an id that the user chose tells it apart
@@ -348,9 +348,9 @@ def _migrates(callback: Any) -> bool:
 
 
 def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
-    """Return a state of an earlier version as the `migrate` of the callback converts it.
+    """Convert a state of an earlier version with the `migrate` of its callback, and return it.
 
-    Without a `migrate`, the state is returned unchanged.
+    If the callback has no `migrate`, the state is returned unchanged.
 
     Raises:
         CheckpointError: if `migrate` fails, or does not return a dict.

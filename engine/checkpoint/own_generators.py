@@ -53,7 +53,7 @@ class OwnGenerators:
         self.find()
 
     def find(self) -> None:
-        """Search again. A collator may create its generator with its first batch."""
+        """Search the objects again, because a collator may create its generator with its first batch."""
         search = _Search()
         for name, owner in self._owners.items():
             search.visit(name, owner, _DEPTH)
@@ -78,7 +78,7 @@ class OwnGenerators:
         return {path: state for path, state in states.items() if state is not None}
 
     def restore(self, states: Mapping[str, Any]) -> list[str]:
-        """Restore the states that `read` returned. A generator that was not created yet is created.
+        """Restore the states that `read` returned. Create generators that do not exist yet.
 
         Returns:
             The paths that have no generator of the saved kind.
@@ -157,7 +157,7 @@ class _Search:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, and the generators among the attributes of its class."""
+    """Yield name and value of the attributes of an object, and of the random generators in its class."""
     yield from [*getattr(value, "__dict__", {}).items()]
     for cls in type(value).__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES or cls is object:
@@ -169,7 +169,11 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that a function of the program reads from its closure, its defaults and its module."""
+    """Yield the objects in the closure and in the defaults of a function, with their names.
+
+    If the function is not from a library, also yield the global objects that it uses. A library function without a
+    closure yields nothing.
+    """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

@@ -1,4 +1,4 @@
-"""Requests to stop that a checkpoint holds: made before the save, and not yet served.
+"""Requests to stop that a checkpoint holds, because the run had not stopped yet when it saved the checkpoint.
 
 A callback that decides from its state, such as early stopping, has made its decision when it requests a stop. Its state
 in the checkpoint contains this decision, so a resumed run repeats the request. Other requests end only a session: a
@@ -48,8 +48,8 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
 def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
     """Repeat the requests of `pending_stops` in a resumed run.
 
-    A request is not repeated if its callback is not attached or has other settings, or if the run has another length:
-    the user then wants to continue the training.
+    A request is not repeated if its callback is not attached or has other settings, or if the resumed run has another
+    length. In these cases, the user wants to continue the training.
 
     Args:
         run: the resumed run.

@@ -34,7 +34,7 @@ class ModelWriter(Protocol):
         """Write the model, with its config and tokenizer, into a folder."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`. If a subclass of the Trainer overrides the method `moment`, call the override instead."""
+        """Call `work`. If a subclass of the Trainer overrides the method named `moment`, call the override instead."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights and return a function that writes them later; None if the model cannot be written later."""
@@ -54,7 +54,7 @@ class RestorableCallbacks(Protocol):
     """The callbacks of a run."""
 
     def exported(self) -> dict[str, Any]:
-        """Return the states that transformers needs to resume, by class."""
+        """Return the states of the attached callbacks in the format of transformers: class name -> state."""
 
     def owners(self) -> dict[str, Any]:
         """Return which callback each state belongs to, by id."""
@@ -192,7 +192,7 @@ class ResumableRun(SavableRun, Protocol):
 
     @property
     def randomness(self) -> dict[str, Any]:
-        """The RNG states to restore with the first batch; empty in a fresh run."""
+        """The RNG states that a resumed run restores with its first batch; an empty dict in a fresh run."""
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
         """Restore these RNG states before the next batch is taken."""

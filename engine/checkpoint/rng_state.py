@@ -13,7 +13,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """Return the RNG states of python, numpy and torch, on the CPU and on all CUDA devices."""
+    """Return the RNG states by name: python, numpy, torch on the CPU, and torch on all CUDA devices."""
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -34,7 +34,10 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def changed_states(states: dict[str, Any], since: dict[str, Any]) -> dict[str, Any]:
-    """Return the RNG states that differ from earlier ones. All states are `{**since, **changed_states(...)}`."""
+    """Return the RNG states in `states` that differ from the earlier states `since`.
+
+    `{**since, **changed_states(states, since)}` equals `states`.
+    """
     return {name: state for name, state in states.items() if not _same(state, since.get(name))}
 
 
@@ -104,10 +107,10 @@ class QuickStates:
 
 
 def _python_memory() -> ctypes.Array[ctypes.c_uint32]:
-    """Return the memory of Python's generator: the index of the next number, and the state. Empty if it is elsewhere.
+    """Return the memory of Python's generator: the index of the next number, and the state.
 
     CPython keeps both at the end of the object. To detect another memory layout, the function compares the memory with
-    `random.getstate()`.
+    `random.getstate()`. If they differ, it returns an empty array.
     """
     unknown = (ctypes.c_uint32 * 0)()
     start = object.__basicsize__

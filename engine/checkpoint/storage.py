@@ -20,7 +20,7 @@ from .write.snapshot import Snapshot, take_snapshot
 
 
 class Storage(Protocol):
-    """The interface of a store of checkpoints. `Checkpoint` calls it."""
+    """The interface of a storage for checkpoints. The callback `Checkpoint` calls its methods."""
 
     def check(self, run: Any) -> None:
         """Raise an error if checkpoints cannot be written."""
