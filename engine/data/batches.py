@@ -36,7 +36,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
     Args:
         batch: nested data.
         device: where the tensors go.
-        non_blocking: copy from pinned memory while the host continues.
+        non_blocking: whether the host continues while tensors are copied from pinned memory.
     """
     if device.type == "cpu" and _only_cpu():
         return batch
@@ -62,13 +62,13 @@ def to_numpy(data: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the number of samples of a batch, read from its first dimension.
+    """Return the number of samples of a batch: the size of the first dimension of one of its tensors.
 
-    The number is the first dimension of `labels`, else of the first tensor or array that has a dimension. This is wrong
-    if the first dimension is not the sample, as in time-major sequences. `Loader.batch_rows` is right for them too.
+    This tensor is `labels`, or else the first tensor or array that has a dimension. The number is wrong if the first
+    dimension is not the sample, as in a time-major batch. `Loader.batch_rows` is right for such a batch too.
 
     Returns:
-        None if the batch contains no such tensor.
+        The number; None if the batch contains no such tensor.
     """
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return len(batch) if batch.ndim else None

@@ -1,4 +1,4 @@
-"""Builds the loader of one rank from a dataset of any kind."""
+"""Construction of the loader of one rank from a dataset of any kind."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def build_loader(
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
-        training: shuffle the samples, and seed the workers.
+        training: whether the loader is for training. If so, the samples are shuffled and the workers are seeded.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: the key of the samples that gives the length, for grouping by length.
-        sampler: a function that returns the sampler of a dataset, or None for the dataset's own order. By default,
-            `args` decide.
+        sampler: a function that receives the dataset and returns a sampler, or returns None for the dataset's own
+            order. Without such a function, `args` select the sampler.
 
     Raises:
         DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
@@ -127,8 +127,8 @@ def _stream_loader(
 ) -> Loader:
     """Return the loader of a stream.
 
-    It reads this rank's own part of the stream if there is one. Otherwise it reads the whole stream, and takes the
-    samples of this rank.
+    If this rank has its own part of the stream, the loader reads this part. Otherwise it reads the whole stream, and
+    takes the samples of this rank.
     """
     drop_last = args.dataloader_drop_last
     part = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
@@ -163,7 +163,7 @@ def default_sampler(
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
     """Return a sampler whose order a resumed run can draw again.
 
-    torch's plain `RandomSampler` is replaced by a seeded one, as in accelerate.
+    As in accelerate, a `ShuffledSampler` with `seed` replaces a `RandomSampler` of torch that draws each sample once.
     """
     if sampler is None:
         return SequentialSampler(dataset)
@@ -177,7 +177,10 @@ def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
 def _group_by_length(
     lengths: list[float], args: TrainingArguments, ranks: Ranks, batch_size: int, training: bool
 ) -> Sampler[int]:
-    """Return a sampler for training, with a new order in each epoch, or for evaluation, with a fixed order."""
+    """Return a sampler that puts samples of similar length next to each other.
+
+    For training, it draws a new order in each epoch. For evaluation, its order is fixed.
+    """
     if training:
         return LengthGroupedSampler(lengths, batch_size * args.gradient_accumulation_steps, ranks)
     seed = args.seed if args.data_seed is None else args.data_seed
@@ -185,7 +188,10 @@ def _group_by_length(
 
 
 def order_of(loader: Any) -> list[int] | None:
-    """Return the dataset index of each sample that a loader last yielded; None if it used the dataset's order."""
+    """Return the dataset indices of the samples, in the order in which a loader last yielded the samples.
+
+    None if the loader does not group samples by length. An evaluation then keeps the order of the loader.
+    """
     grouping = loader.grouping if isinstance(loader, Loader) else None
     return None if grouping is None else grouping.order
 
@@ -198,7 +204,7 @@ def is_iterable(dataset: Any) -> bool:
 
 
 def length_of(data: Any) -> int | None:
-    """Return the length of a dataset or loader; None if it has none."""
+    """Return the length of a dataset or loader; None if it has no length."""
     try:
         return len(data)
     except (TypeError, AttributeError, NotImplementedError):
@@ -226,9 +232,10 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
 
 
 def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
-    """Return the columns of a dataset that are not accepted. Empty if its columns are unknown without reading a sample.
+    """Return the columns of a dataset that are not accepted; an empty list if its columns are unknown.
 
-    A list of dicts has the columns of its first sample. Columns that a transform makes are unknown.
+    For a list of dicts, the columns are the keys of the first dict. The columns are unknown if a transform makes them,
+    or if the dataset has no `column_names`.
     """
     columns: Any = None
     if isinstance(dataset, (list, tuple)):
@@ -239,6 +246,6 @@ def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
 
 
 def _has_transform(dataset: Any) -> bool:
-    """Return whether a dataset of the library `datasets` makes its samples with a function from the stored columns."""
+    """Return whether a dataset of the library `datasets` has a transform, which makes samples from stored columns."""
     format_ = getattr(dataset, "format", None)
     return isinstance(format_, Mapping) and format_.get("type") == "custom"

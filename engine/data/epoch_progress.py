@@ -17,7 +17,7 @@ END = object()
 
 @dataclass
 class EpochProgress:
-    """One iteration over the data: the state at its start, and its progress."""
+    """One iteration of a loader over its data: the RNG states at its start, and the position that it has reached."""
 
     began: dict[str, Any]
     """RNG states at the start of the iteration. They seed the workers, and a stream that is read again needs them."""
@@ -54,12 +54,12 @@ class EpochProgress:
         """Return the state for a checkpoint: nested values with tensors.
 
         The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, if
-        they differ from the states at the start. So a resumed run fetches the same batch again. If you repaired the
-        dataset or the collator in the meantime, the run gets the repaired batch.
+        they differ from the states at the start of the iteration. So a resumed run fetches the same batch again. If you
+        repair the dataset or the collator before you resume, the run gets the repaired batch.
 
         Args:
-            parts: the loader's `parts`.
-            order: state of the sampler, if the sampler draws a new order in each epoch.
+            parts: the value of `Loader.parts`.
+            order: the state of the sampler, if the sampler draws a new order in each epoch; else None.
         """
         over = self.ahead is END
         before = None if self.before is None else QuickStates.named(self.before)
@@ -87,14 +87,14 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Return a state that resumes after the processed samples. The batch size may have changed.
+    """Return a state from which a loader resumes after the samples that are done, even with another batch size.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`. The entry `row`, the number of finished samples of
             the epoch over all ranks, is needed if the entry `rows` is missing or if `parts` differs from the saved one.
-        parts: the loader's `parts` now.
+        parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
-        warns: log a warning if a stream is now read in other parts than before.
+        warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     if not is_stream:
@@ -118,11 +118,11 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Return the number of processed samples for each worker number, if all workers processed the same number.
+    """Return how many samples each worker has done if all workers have done equally many: worker number -> samples.
 
     Args:
         rows: samples that are done, over all ranks.
-        parts: the loader's `parts`.
+        parts: the value of `Loader.parts`.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

@@ -26,7 +26,7 @@ class Window:
 
 
 class Feed:
-    """Takes windows of `accumulate` batches from a loader. The last window of an epoch may have fewer.
+    """Takes windows from a loader: the `accumulate` batches of one step. The last window of an epoch may have fewer.
 
     The loader may be any iterable of batches. These methods of `Loader` are used if the loader has them: `set_epoch`,
     `resume_from`, `inherit_workers` and `skip`.
@@ -52,12 +52,12 @@ class Feed:
             device: where batches go.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
-            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step; by default
-                `accumulate`.
-            activity: set to `FETCH` while a batch is fetched; by default one of the feed's own.
+            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. By default, each
+                epoch has `accumulate`.
+            activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
             collect: receives the iterator of the epoch and a number of batches, and returns the batches of a step. By
-                default, these are the next ones.
-            timeline: where the time of fetching and copying goes; by default nowhere.
+                default, the feed takes the next batches.
+            timeline: records the time of fetching and copying. By default, nothing reads this time.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -82,15 +82,15 @@ class Feed:
         """Make the next call of `begin` resume where an earlier session stopped.
 
         Args:
-            loader_state: the result of the loader's `resume_state`; empty if it is unknown.
+            loader_state: the result of the loader's `resume_state`; an empty dict if it is unknown.
             restore_rng: restores the RNG states. It is called once.
-            after_first_window: in the middle of an epoch, restore the RNG states only when the first window is taken,
-                as transformers does.
+            after_first_window: if the run resumes in the middle of an epoch, restore the RNG states not in `begin`, but
+                after the first window is taken, as transformers does.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Move to a batch of an epoch. A loader that cannot skip is read up to this batch.
+        """Start an epoch after the batches that are done. Skip these batches, or read them if the loader cannot skip.
 
         The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
         restored before these draws. If it resumes in the middle of an epoch, the earlier session has made these draws,
@@ -162,4 +162,4 @@ class Feed:
 
 
 def _do_nothing() -> None:
-    """Do nothing. The default if there are no RNG states to restore."""
+    """Do nothing. A feed calls this function if it has no RNG states to restore."""

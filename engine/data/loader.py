@@ -30,8 +30,8 @@ _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type
 class Loader(DataLoader[Any]):
     """A DataLoader that prefetches one batch, knows epochs, and saves its position.
 
-    Prefetching keeps the random draws of a collator in transformers' order: the collator makes the next batch before
-    the step on the current batch.
+    The collator makes the next batch before the step on the current batch, as with transformers. So a collator and a
+    model that both draw random numbers draw the same numbers as with transformers.
     """
 
     stream_end: StreamEndSync | None = None
@@ -88,7 +88,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def starts_at_row(self) -> bool:
-        """Whether the epoch resumed at a sample, so that its batches do not begin at multiples of the batch size."""
+        """Whether the epoch resumed after a number of samples that may not be a multiple of the batch size."""
         return self._progress is not None and bool(self._progress.first.get(0))
 
     @property
@@ -131,17 +131,17 @@ class Loader(DataLoader[Any]):
     # Saving and resuming the position.
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the state with which another loader resumes at this position; empty before the first iteration."""
+        """Return the state with which another loader resumes at this position; {} before the first iteration."""
         if self._progress is None:
             return {}
         sampler = self._drawing_sampler
         return self._progress.resume_state(self.parts, None if sampler is None else sampler.state)
 
     def resume_from(self, state: dict[str, Any]) -> bool:
-        """Make the next iteration, in the same epoch, start where `resume_state` was called.
+        """Make the next iteration, in the same epoch, start at the position of `state`.
 
-        With another batch size, world size, or number of workers of a stream, the state only says which samples are
-        done. The iteration then starts after these samples.
+        If the batch size, the world size, or the number of workers of a stream has changed, the state only says which
+        samples are done. The iteration then starts after these samples.
 
         Args:
             state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
@@ -161,20 +161,20 @@ class Loader(DataLoader[Any]):
         return True
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Start the workers of the next iteration, in a new epoch, with the RNG states of persistent workers.
+        """Make the workers of the next iteration, in a new epoch, start with the RNG states of persistent workers.
 
         Args:
-            state: what `resume_state` returned at the end of the epoch before.
+            state: the result of `resume_state` at the end of the previous epoch.
         """
         if self.persistent_workers and "workers" in state:
             self._inherited_states = by_number(state["workers"])
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of persistent workers after their last batches; None if they did not start."""
+        """Return the RNG states of persistent workers after their last batches; None if no such worker started."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
-        """Start the next iteration after this many batches, without reading their samples.
+        """Make the next iteration start after `batches` batches, without reading the samples of these batches.
 
         Returns:
             False if the loader reads a stream, which cannot skip.
@@ -188,7 +188,7 @@ class Loader(DataLoader[Any]):
     # The dataset's and the collator's own random generators.
 
     def _own_generators(self) -> OwnGenerators:
-        """Search the dataset and the collator for generators, and return them."""
+        """Return the random generators that the dataset and the collator hold, to save and restore their states."""
         if self._own is None:
             self._own = OwnGenerators({"dataset": self.dataset, "collator": self.collate_fn})
         else:
@@ -222,7 +222,7 @@ class Loader(DataLoader[Any]):
         return self._prefetched(self._resumed(state, progress), progress)
 
     def without_resume(self) -> Iterator[Any]:
-        """Iterate without the RNG states that `resume_state` needs. Reading them takes as long as a small batch."""
+        """Iterate faster: do not read RNG states before each batch. A run cannot resume inside of this iteration."""
         self._resumes = False
         try:
             return iter(self)
@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
             self.generator = None
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
-        """Return the batches after the batches that `state` counts, and set the prefetched batch of `progress`."""
+        """Return an iterator over the batches after the position of `state`, and set `progress.ahead`."""
         own = self._own_generators()
         self._restore_rng(progress.began, own)
         if self._drawing_sampler is not None:
@@ -299,9 +299,9 @@ class Loader(DataLoader[Any]):
 
     @contextmanager
     def _columnar(self) -> Iterator[None]:
-        """Let torch's iterator read batches from columns, if the classes of dataset and collator are supported.
+        """Replace dataset and collator in a `with` block, so that torch's iterator makes batches from columns.
 
-        Afterwards, `dataset` and `collate_fn` of the loader are the objects of the user again.
+        Do nothing if their classes are not supported. After the block, `dataset` and `collate_fn` are restored.
         """
         dataset, collator = self.dataset, self.collate_fn
         found = columnar(dataset, collator) if isinstance(self.batch_sampler, BatchedSampler) else None
@@ -318,7 +318,7 @@ class Loader(DataLoader[Any]):
             self.collate_fn = collator
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
-        """Yield the batches; fetch each next one before the current one is yielded."""
+        """Yield the batches. Fetch the next batch before yielding the current batch."""
         stride = self._stride
         indexed = self.batch_sampler if isinstance(self.batch_sampler, BatchedSampler) else None
         if progress.ahead is None:
@@ -370,7 +370,7 @@ class Loader(DataLoader[Any]):
         """Check that the epoch ends because the sampler has no more batches.
 
         Raises:
-            DataError: if the dataset or the collator raised the StopIteration. From a worker, it has a text.
+            DataError: if the dataset or the collator raised the StopIteration `end`, in this process or in a worker.
         """
         sampler = self.batch_sampler
         if isinstance(sampler, BatchedSampler) and (end.value is not None or not sampler.exhausted):
@@ -381,4 +381,4 @@ class Loader(DataLoader[Any]):
 
 
 def _release(batches: Any) -> None:
-    """Do nothing. A reference to this call keeps an iterator alive until the loader is garbage-collected."""
+    """Do nothing. `weakref.finalize` keeps the argument of this call alive until the loader is garbage-collected."""

@@ -34,7 +34,7 @@ class RunPlan:
 
     @property
     def endless(self) -> bool:
-        """Whether the data has no length, so that the number of steps ends the run."""
+        """Whether the data has no length. The run then ends after `max_steps` steps."""
         return self.epochs == sys.maxsize
 
     def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> RunPlan:
@@ -45,7 +45,7 @@ class RunPlan:
                 epoch ends later by the same number.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
-            by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.
+            by_steps: True keeps the number of steps, which the user set. False keeps the number of epochs.
         """
         if self.endless or not offset:
             return self
@@ -60,10 +60,10 @@ class RunPlan:
 
 
 def limited(limit: float | None, batches: int | None) -> int | None:
-    """Return the number of batches after a limit; None if there is no limit.
+    """Return the number of batches that a limit allows; None if there is no limit.
 
     Args:
-        limit: a number of batches, or a fraction of them below 1; None for no limit.
+        limit: a number of batches or, if it is below 1, a fraction of `batches`; None for no limit.
         batches: the number of batches without the limit; None if it is unknown.
 
     Raises:
@@ -104,7 +104,7 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
-        accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. Only if epochs differ.
+        accumulation_in: receives an epoch, from 0, and returns its batches per step. Default: `accumulate`.
 
     Raises:
         DataError: if the dataset yields no batch.

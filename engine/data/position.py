@@ -33,16 +33,16 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether a run that stops here has no work of this epoch left."""
+        """Whether no work of the epoch is left: its batches have not begun, or the work at its end is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
-        """Take batches of the epoch from here. Return the epoch and its taken batches."""
+        """Begin to take batches at this position. Return the epoch, and the number of its batches that are taken."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
 
     def leave(self) -> None:
-        """Move to the start of the next epoch, unless a stop cuts this epoch."""
+        """Move to the start of the next epoch. If a stop cuts this epoch short, stay in it."""
         if self.cut:
             self.ended = not self.held
         else:
@@ -99,7 +99,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
 def restore_position(
     saved: dict[str, Any], plan: RunPlan, sizes: Sizes, step: int, batches_after: Callable[[int], int | None]
 ) -> tuple[Position, int]:
-    """Return the position of a checkpoint and the plan's offset, for the sizes of this session.
+    """Return the position from a checkpoint, and `RunPlan.offset`, both converted to the sizes of this session.
 
     Args:
         saved: the result of `save_position`. Checkpoints of earlier versions contain only the epoch, its batches and

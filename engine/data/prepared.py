@@ -16,10 +16,10 @@ from .samplers import ShuffledSampler
 
 
 class ShardedBatches:
-    """The batches of a batch sampler for one rank. They are divided as in accelerate.
+    """One rank's part of the batches of a batch sampler. The batches are divided among the ranks as in accelerate.
 
     All ranks get the same number of full batches. The last batches are filled up with samples from the start of the
-    epoch. With `drop_last`, batches that not every rank gets are dropped.
+    epoch. With `drop_last`, the last batches are dropped if they are too few for all ranks.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -106,8 +106,8 @@ class PreparedLoader:
         """Prepare `loader`.
 
         Args:
-            loader: the same on every rank. A `RandomSampler` in it gets a new order in each epoch, from `seed`.
-            ranks: the ranks that divide its batches. The last batches are filled up with samples from the start.
+            loader: the loader, equal on every rank. A `RandomSampler` in it gets a new order from `seed` in each epoch.
+            ranks: the ranks that divide the batches. Samples from the start of the epoch fill up the last batches.
             seed: the seed of the order.
         """
         self.loader, self.ranks = loader, ranks
@@ -162,7 +162,7 @@ class PreparedLoader:
         self.iteration += 1
 
     def _rows_of_next(self) -> int | None:
-        """Return the number of samples of the batch that was just fetched."""
+        """Return the number of samples of the batch that was just fetched; None if it is unknown."""
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:

@@ -30,7 +30,7 @@ class ShuffledSampler(Sampler[int]):
         self.epoch = epoch
 
     def order(self) -> Sequence[int]:
-        """Return the order of the epoch. It takes 8 bytes per sample; a list of integers takes 40."""
+        """Return the order of the epoch. The result needs 8 bytes per sample; a list of integers would need 40."""
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
         order: Any = torch.randperm(len(self.dataset), generator=generator).numpy()
@@ -44,7 +44,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """Wraps a sampler of the user. It keeps the RNG states, so it can draw the same order again."""
+    """Wraps a sampler of the user. It keeps the RNG states before each draw of an order, to draw the order again."""
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -89,7 +89,7 @@ class UserSampler(Sampler[int]):
 
 
 def _order_of(sampler: Sampler[int]) -> Sequence[int]:
-    """Return the order of all samples of an epoch. It is a list, with an object for each sample, only if necessary."""
+    """Return the order of all samples of an epoch, in a form that needs little memory if the sampler allows it."""
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
     return sampler.order() if type(sampler) is ShuffledSampler else list(sampler)
@@ -146,11 +146,11 @@ class BatchedSampler(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def skip(self, batches: int, blank: int = 0) -> None:
-        """Skip batches of this rank at the start of the next iteration, which repeats the order of its epoch.
+        """Make the next iteration skip its first batches on this rank. Its order is the order of the interrupted epoch.
 
         Args:
             batches: number of batches to skip.
-            blank: number of batches without samples to yield instead.
+            blank: number of batches without samples to yield before the others.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):
@@ -187,7 +187,7 @@ class BatchedSampler(Sampler[list[int]]):
             return None
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the index at which no further batch starts on any rank.
+        """Return the end of the epoch: on each rank, batches start only at sample indices below it.
 
         Args:
             rows: number of samples.

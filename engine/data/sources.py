@@ -30,11 +30,11 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     Args:
         data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
             returned unchanged.
-        load: returns an integration by name.
+        load: receives the name of an integration, and returns the integration.
 
     Raises:
         DataError: for text that is not the path of such a file.
-        MissingExtra: if the library is not installed.
+        MissingExtra: if the library `datasets` is needed and not installed.
     """
     if isinstance(data, dict) and any(map(_is_table, data.values())):
         return {name: as_dataset(each, load) for name, each in data.items()}
@@ -64,14 +64,14 @@ def _is_table(data: Any) -> bool:
 
 
 def problem_of(name: str, dataset: Any, collator: Collator) -> str:
-    """Return the reason why a dataset cannot work, with the remedy; empty if no problem is found.
+    """Return why a dataset cannot work, and how to fix it; an empty text if no problem is found.
 
-    It reads samples of lists and tuples only, because other datasets may draw random numbers when a sample is read.
+    The function reads a sample only from a list or tuple. Other datasets may draw random numbers at such a read.
 
     Args:
         name: the argument, such as `train_dataset`.
         dataset: the dataset.
-        collator: turns its samples into batches. A collator of the user may take any sample.
+        collator: turns the samples into batches. For a collator of the user, samples are not checked.
     """
     if isinstance(dataset, type):
         return f"`{name}` is the class {dataset.__name__}. Pass an instance: `{dataset.__name__}(...)`."
@@ -126,13 +126,13 @@ def _is_dataset(sample: Any) -> bool:
 
 
 def _split_for(name: str, splits: list[str]) -> str:
-    """Return the split that a user most likely means by an argument."""
+    """Return the name of the split that fits an argument best, such as `train` for `train_dataset`."""
     wanted = ("train",) if name == "train_dataset" else ("test", "validation")
     return next((split for split in (*wanted, *splits) if split in splits), "train")
 
 
 def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str]:
-    """Yield the problems of the datasets of a trainer, by argument. A dict of eval datasets is checked one by one."""
+    """Yield the problems of datasets: argument -> dataset. Check each dataset of a dict of eval datasets."""
     for name, dataset in datasets.items():
         several = name == "eval_dataset" and isinstance(dataset, Mapping)
         sets = {f"{name}[{key!r}]": each for key, each in dataset.items()} if several else {name: dataset}

@@ -9,7 +9,7 @@ from typing import Any
 def dataset_state(dataset: Any) -> Any:
     """Return the position of a streaming dataset; None if the dataset cannot save it.
 
-    A resumed run then reads the dataset from the start.
+    Without a position, a resumed run reads the dataset from the start.
     """
     return dataset.state_dict() if keeps_state(dataset) else None
 

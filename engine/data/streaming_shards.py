@@ -28,12 +28,12 @@ class StreamShard(IterableDataset[Any]):
 
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
     Every rank gets the same number of batches, and each sample goes to one rank. At the end of the stream, the
-    remaining samples are divided evenly. If there are too few, the first samples of the stream fill the batches, as
-    `PaddingRow`.
+    remaining samples are divided. If their number is not a multiple of the world size, the first samples of the stream
+    fill the places that are missing, as `PaddingRow`.
 
-    accelerate sends the same samples from rank 0. In trainbus each rank reads the stream itself. The stream must
-    therefore yield the same samples in the same order on every rank. A stream that shuffles must use the epoch from
-    `set_epoch` as its seed.
+    With accelerate, rank 0 reads the stream and sends the samples. In trainbus, each rank reads the stream itself. The
+    stream must therefore yield the same samples in the same order on every rank. A stream that shuffles must use the
+    epoch from `set_epoch` as its seed.
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
@@ -41,7 +41,7 @@ class StreamShard(IterableDataset[Any]):
 
         Args:
             rows: iterates over all samples, on every rank.
-            batch_size: consecutive samples of one rank.
+            batch_size: samples per batch of one rank.
             ranks: the ranks.
             drop_last: drop the remaining samples that do not fill a batch on every rank.
         """
@@ -66,7 +66,7 @@ class StreamShard(IterableDataset[Any]):
         return self._from(first_rows.get(0 if worker is None else worker.id, 0))
 
     def _from(self, first_row: int) -> Iterator[Any]:
-        """Yield this rank's samples, without those before sample `first_row` of the stream."""
+        """Yield this rank's samples, from sample number `first_row` of the stream on. Earlier samples are skipped."""
         world, rank, size = self.ranks.world_size, self.ranks.rank, self.batch_size
         if not self._resumed:
             self._first = []
@@ -95,7 +95,7 @@ class StreamShard(IterableDataset[Any]):
 
         Args:
             batches: the batches that the workers made.
-            workers: their number. Each of them may end with a batch that is not full.
+            workers: the number of workers. The last batch of each worker may not be full.
         """
         planned = None if self._told_longer else _length_of(self.rows)
         if planned is not None and batches >= math.ceil(planned / self.stride) + workers:
@@ -184,7 +184,7 @@ class PaddingRowCollator:
 
 @dataclass
 class StreamCollator:
-    """A collator for streams. If the user's collator raises StopIteration, the epoch does not end silently."""
+    """A collator for streams. It raises a `DataError` if the user's collator raises StopIteration."""
 
     collator: Collator
     """Makes the batch."""
@@ -235,7 +235,7 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     Args:
         dataset: a stream. A stream that the program split with `split_dataset_by_node` is such a part already.
         ranks: the ranks.
-        wanted: divide the stream's shards over the ranks, if it has at least one shard per rank.
+        wanted: whether to divide the shards of the stream over the ranks. This needs at least one shard per rank.
     """
     if getattr(dataset, "_distributed", None) is not None:
         return dataset

@@ -27,7 +27,7 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     - If another column mixes integers and floats, its tensor has the dtype of the floats.
     - Strings and None are left out.
 
-    Tuples become a tuple of tensors. A list of numbers in a tuple is one value, as in a dict.
+    Tuples become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in a dict.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
@@ -37,8 +37,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
         A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the samples are text, numbers or the like, or if the values of a key cannot be stacked. The error
-            names the sample or the key, and the remedy.
+        DataError: if the samples are of a type such as text or a number, or if the values of a key cannot be stacked.
+            The error names the sample or the key, and says how to fix it.
         ArgumentError: for another value of `return_tensors`.
     """
     return as_type(_stacked_batch(features), return_tensors)
@@ -89,9 +89,10 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
 
 
 def _position(name: str, values: Any) -> Any:
-    """Stack the values at one position of samples that are tuples. A list of numbers is one value, as in a dict.
+    """Stack the values at one position of samples that are tuples. `name` names the position in errors.
 
-    torch's `default_collate` would make a tensor of each of its elements.
+    Lists of numbers become one tensor of shape (rows, numbers). torch's `default_collate` would make a list of tensors,
+    one for each position of the lists.
     """
     first = values[0]
     if isinstance(first, Mapping):
@@ -100,14 +101,14 @@ def _position(name: str, values: Any) -> Any:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Whether a value is a list or tuple of numbers, or of such lists."""
+    """Return whether a value is a list or tuple that contains only numbers, or only such lists or tuples."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
         return False
     return all(isinstance(part, (bool, int, float)) or _is_list_of_numbers(part) for part in value)
 
 
 def sample_problem(sample: Any) -> str:
-    """Return why `default_data_collator` cannot take samples of this type, with the remedy. Empty if it can."""
+    """Return why `default_data_collator` cannot stack a sample, and how to fix it; an empty text if it can."""
     known = isinstance(sample, (Mapping, tuple, list, torch.Tensor, np.ndarray))
     if known or hasattr(sample, "_asdict") or (hasattr(sample, "__dict__") and not callable(sample)):
         return ""
@@ -132,7 +133,7 @@ class DefaultDataCollator:
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """Stack samples into a batch. `return_tensors` overrides the attribute."""
+        """Stack samples into a batch. `return_tensors` overrides the attribute of the same name."""
         return default_data_collator(features, return_tensors or self.return_tensors)
 
 
@@ -165,7 +166,7 @@ def _labels(labels: list[Any]) -> torch.Tensor:
     """Return the column `label` of a batch as a tensor.
 
     Raises:
-        DataError: if a label is a text or missing, with the remedy.
+        DataError: if a label is not a number. The error says how to fix it.
     """
     try:
         return torch.tensor(labels, dtype=_dtype(labels))
@@ -180,7 +181,7 @@ def _labels(labels: list[Any]) -> torch.Tensor:
 
 
 def _first_value(key: str, features: list[Any]) -> int | None:
-    """Return the first sample with a value of a column; None if no sample has one, so that the column is left out."""
+    """Return the index of the first sample that has a value for the column `key`; None if no sample has a value."""
     return next((row for row, feature in enumerate(features) if feature.get(key) is not None), None)
 
 

@@ -20,9 +20,11 @@ from .padding import pad_rows, round_up
 
 @dataclass
 class DataCollatorForLanguageModeling:
-    """Pads samples and makes their labels: all tokens, or with `mlm` only the tokens that are drawn for masking.
+    """Pads samples and makes their labels.
 
-    Some of the drawn tokens become the mask token, some become a random token, and the others stay unchanged.
+    Without `mlm`, all tokens except padding are labels. With `mlm`, tokens are drawn for masking, and only
+    these tokens are labels. Some of the drawn tokens become the mask token, some become a random token, and the others
+    stay unchanged.
     """
 
     tokenizer: Any
@@ -65,7 +67,7 @@ class DataCollatorForLanguageModeling:
 
         Args:
             features: dicts as the tokenizer makes them, or plain lists of token ids.
-            return_tensors: 'pt' or 'np'; None for the attribute.
+            return_tensors: 'pt' or 'np'. None uses the attribute of the same name.
 
         Returns:
             A dict with `input_ids` and `labels` of shape (rows, tokens), and the other columns.
@@ -126,11 +128,13 @@ class DataCollatorForLanguageModeling:
         return joined
 
     def _masked(self, inputs: torch.Tensor, special: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs with masked tokens, and labels with the original tokens. Both have shape (rows, tokens).
+        """Return inputs with masked tokens, and their labels. Both have shape (rows, tokens).
+
+        The label of a drawn token is the original token. All other labels are -100.
 
         Args:
             inputs: token ids, shape (rows, tokens). They are changed in place.
-            special: which tokens are special, shape (rows, tokens); None asks the tokenizer.
+            special: which tokens are special, shape (rows, tokens). If it is None, the tokenizer finds them.
             offsets: first and last character of each token, shape (rows, tokens, 2), for `whole_word_mask`.
         """
         if self.seed is not None and self.generator is None:
@@ -156,7 +160,9 @@ class DataCollatorForLanguageModeling:
         return inputs, labels
 
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
-        """Draw tokens with a probability. As in transformers, tokens that cannot be drawn take a random number too.
+        """Draw tokens at random.
+
+        As in transformers, the generator also draws a number for each token that cannot be drawn.
 
         Args:
             probability: probability of each token that can be drawn.
@@ -173,7 +179,7 @@ class DataCollatorForLanguageModeling:
         """Return the offsets as a tensor.
 
         Raises:
-            DataError: if there are none.
+            DataError: if `offsets` is None.
         """
         if offsets is None:
             raise DataError(

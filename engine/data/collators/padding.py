@@ -82,7 +82,7 @@ class DataCollatorForTokenClassification(Padding):
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`: dicts with `input_ids`, and optionally `labels` or `label`, one per token.
+        """Return the batch of `features`: dicts with `input_ids`, and optionally `labels` or `label`: one per token.
 
         Raises:
             DataError: if a sample has more labels than the batch has tokens.
@@ -100,7 +100,7 @@ class DataCollatorForTokenClassification(Padding):
 
 @dataclass
 class DataCollatorForSeq2Seq(Padding):
-    """Pads samples, and their labels to the length of the longest label."""
+    """Pads samples, and pads their labels to the length of the longest label of the batch."""
 
     tokenizer: Any
     """Pads the samples. Labels are padded on its `padding_side` too."""
@@ -118,7 +118,9 @@ class DataCollatorForSeq2Seq(Padding):
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`: dicts, optionally with `labels` or `label`. Without them, `labels` is None.
+        """Return the batch of `features`: dicts, optionally with `labels` or `label`.
+
+        If the samples have no labels, `labels` of the batch is None.
 
         Raises:
             DataError: if a label is longer than `max_length`, or labels differ in length and `padding` is off.
@@ -139,7 +141,7 @@ class DataCollatorForSeq2Seq(Padding):
         return batch
 
     def _label_width(self, lengths: list[int]) -> int:
-        """Return the width of the padded labels, from the lengths of all labels."""
+        """Return the width to which labels are padded. `lengths` has the number of labels of each sample."""
         if self.padding is False or self.padding == "do_not_pad":
             if len(set(lengths)) > 1:
                 raise DataError(
@@ -157,7 +159,7 @@ def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
     Args:
         tokenizer: the tokenizer.
         rows: the samples.
-        **options: options of `pad`. Those that are None are left out.
+        **options: options of `pad`. Options with the value None are left out.
     """
     options = {name: value for name, value in options.items() if value is not None}
 
@@ -169,7 +171,7 @@ def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
 
 
 def split_labels(features: Any) -> tuple[str, Any, Any]:
-    """Return the key of the labels, the labels (None if there are none), and the samples without them."""
+    """Return the key of the labels, the labels (None if the samples have no labels), and the samples without labels."""
     if isinstance(features, TableRows):
         name = "label" if "label" in features.names else "labels"
         return (
@@ -184,7 +186,7 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
     """Return labels of different lengths as one int64 tensor of shape (rows, width).
 
     Args:
-        labels: labels of each sample, or the `Cells` of all.
+        labels: the labels of each sample, or one `Cells` with the labels of all samples.
         width: width of the result.
         value: fills up shorter labels.
         side: side on which to pad: 'right' or 'left'.
@@ -208,7 +210,7 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
 
 
 def round_up(length: int, multiple: int | None) -> int:
-    """Return `length` rounded up to a multiple of `multiple`; None as multiple returns `length`."""
+    """Return `length` rounded up to a multiple of `multiple`; `length` itself if `multiple` is None."""
     return length if multiple is None else -(-length // multiple) * multiple
 
 
@@ -217,7 +219,7 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
 @contextmanager
 def _without_advice(tokenizer: Any) -> Iterator[None]:
-    """Suppress the warning of transformers' fast tokenizers that padding after tokenization is slower."""
+    """Suppress, in a `with` block, the warning of transformers that padding after tokenization is slower."""
     warnings: dict[str, bool] = getattr(tokenizer, "deprecation_warnings", {})
     before = warnings.get(_ADVICE, False)
     warnings[_ADVICE] = True

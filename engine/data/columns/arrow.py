@@ -49,9 +49,9 @@ class Chunk:
 
     @cached_property
     def blocks(self) -> np.ndarray[Any, Any] | None:
-        """The rows as an array of shape (rows, *shape), a view; None if they have different shapes or no values.
+        """A view of all rows as one array of shape (rows, *shape).
 
-        Booleans have no such view, because they are packed.
+        None if the rows have different shapes or no values. None for booleans too, because Arrow packs them into bits.
         """
         if not isinstance(self.values, np.ndarray):
             return None
@@ -66,14 +66,17 @@ class Chunk:
         return self.values[begin:end].reshape(self.rows, *shape)
 
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the index in the next level where each list of the first level begins, and the index after its end."""
+        """Return where the outer list of each row begins, and where it ends: the index after its last element.
+
+        The indices count the lists of the next level, or the values if there is no next level.
+        """
         level = self.levels[0]
         if isinstance(level, int):
             return rows * level, (rows + 1) * level
         return level[rows], level[rows + 1]
 
     def block(self, row: int) -> tuple[list[int], int, int]:
-        """Return the shape of a row, and where its values begin and end.
+        """Return the shape of a row, the index of its first value, and the index after its last value.
 
         Raises:
             NotColumnar: if the row has lists of different lengths.
@@ -97,13 +100,13 @@ class Column:
     """A column of numbers or of lists of numbers, without nulls."""
 
     def __init__(self, column: Any) -> None:
-        """View an Arrow column.
+        """Prepare to read an Arrow column.
 
         Args:
             column: the pyarrow ChunkedArray.
 
         Raises:
-            NotColumnar: if it holds nulls, or values of another type.
+            NotColumnar: if the column holds nulls, or values that are not numbers.
         """
         self.depth, self.type = _layout(column.type)
         """The number of levels of lists, and the numpy type of the values."""
@@ -114,7 +117,7 @@ class Column:
         self._chunks: dict[int, Chunk] = {}
 
     def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the values of some rows as a tensor of shape (rows,). The column has no lists."""
+        """Return the values of some rows as a tensor of shape (rows,). Call it only for a column without lists."""
         if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).values, rows, dtype)) is not None:
             return taken
         tensor = torch.empty(len(rows), dtype=dtype)
@@ -125,7 +128,7 @@ class Column:
         return tensor
 
     def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the lengths of the outer lists of rows, shape (rows,). The depth is 1 or more."""
+        """Return the length of the outer list of each row, shape (rows,). Call it only for a column of lists."""
         lengths = np.empty(len(rows), np.int64)
         for chunk, local, places in self._spread(rows):
             begins, ends = chunk.bounds(local)
@@ -133,7 +136,10 @@ class Column:
         return lengths
 
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
-        """Return the lengths of the lists of rows, shape (rows,), and the spans of their values. The depth is 1."""
+        """Return the length of the list of each row, shape (rows,), and the `Span` of its values.
+
+        Call it only for a column with one level of lists.
+        """
         lengths = np.empty(len(rows), np.int64)
         spans: list[Any] = [None] * len(rows)
         for chunk, local, places in self._spread(rows):
@@ -147,10 +153,10 @@ class Column:
         return lengths, spans
 
     def block(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the lists of rows, which have one shape, as a tensor of shape (rows, *shape).
+        """Return the lists of some rows as a tensor of shape (rows, *shape). The lists must have equal shapes.
 
         Raises:
-            NotColumnar: if their shapes differ, or they hold no values.
+            NotColumnar: if the shapes of the lists differ, or if the lists hold no values.
         """
         if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).blocks, rows, dtype)) is not None:
             return taken
@@ -175,7 +181,10 @@ class Column:
         return tensor.reshape(len(rows), *shape)
 
     def _spread(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Chunk, np.ndarray[Any, Any], Any]]:
-        """Yield each chunk that holds some of the rows, their indices in the chunk, and their places in the batch."""
+        """Yield each chunk that holds some of `rows`.
+
+        With the chunk, yield the indices of these rows in the chunk, and their positions in `rows`.
+        """
         if len(self._arrays) == 1:
             yield self._chunk(0), rows, slice(None)
             return
@@ -194,14 +203,14 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return the views of a chunk. They are made at the first access, because a large table has many chunks."""
+        """Return the views of chunk number `owner`. Make them at the first call: a large table has many chunks."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
 
 
 def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
-    """Return the length of the lists from `begin` to `end`; 0 if they have different lengths."""
+    """Return the common length of the lists `begin` to `end - 1`; 0 if their lengths differ, or without any list."""
     if begin == end:
         return 0
     width, rest = divmod(int(offsets[end]) - int(offsets[begin]), end - begin)
@@ -214,7 +223,7 @@ def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
 def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
     """Return some rows of `values` as a tensor of shape (rows, ...).
 
-    None if the rows need a cast, or `values` is not an array.
+    Return None if `values` is not an array, or if its type is not `dtype`.
     """
     if not isinstance(values, np.ndarray):
         return None
@@ -227,12 +236,12 @@ def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch
 
 
 def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> None:
-    """Copy values to the rows of a tensor of shape (rows, width), cast to its type.
+    """Copy values to the rows of a tensor of shape (rows, width). They are cast to the type of the tensor.
 
     Args:
         tensor: the tensor, which is changed in place. Positions without a new value keep their old value.
         spans: the values of each row.
-        side: the side of a row on which positions without a new value are: 'right' or 'left'.
+        side: the side of a row that gets no new values, 'right' or 'left'.
     """
     view = tensor.numpy()
     width = view.shape[1]

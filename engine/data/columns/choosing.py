@@ -1,4 +1,7 @@
-"""Decide whether batches are made from columns or from samples. Only supported classes use columns."""
+"""The choice between batches from columns and batches from samples.
+
+Batches are made from columns only if the classes of the dataset and the collator are supported.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ _PADDING = (
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches from columns; None if a class is not supported.
+    """Return a dataset and a collator that make the same batches as the given ones, but from columns.
 
-    Subclasses, and objects with methods that a program replaced, are not supported.
+    None if the class of the dataset or the collator is not supported. Subclasses of supported classes are not
+    supported. An object is not supported if the program replaced one of its methods.
 
     Args:
         dataset: a map-style dataset.
@@ -61,7 +65,10 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
 
 
 def _base(dataset: Any) -> Any:
-    """Return the dataset that nested subsets select from; None if one of the subsets has methods of its own."""
+    """Return the dataset from which a `Subset`, or a subset of a subset, selects. Return any other dataset itself.
+
+    None if the program replaced `__getitem__` or `__getitems__` of the dataset or of a subset.
+    """
     while type(dataset) is Subset and not _has_own_methods(dataset):
         dataset = dataset.dataset
     return None if _has_own_methods(dataset) else dataset
@@ -73,7 +80,7 @@ def _has_own_methods(dataset: Any) -> bool:
 
 
 def _own(collator: Any) -> Any:
-    """Return the trainbus collator that makes the same batches as a collator of transformers; else the collator."""
+    """Return the trainbus collator with the same batches as a collator of transformers. Return others unchanged."""
     cls = type(collator)
     if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
         return DataCollatorWithPadding(**vars(collator))
@@ -102,7 +109,7 @@ class ColumnDataset:
         return {**vars(self), "_table": None}  # each worker makes its own views of the columns
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return the samples of a batch without reading them. They are read only if columns cannot make the batch."""
+        """Return a `BatchRows`, which reads no sample yet. If columns cannot make the batch, return its samples."""
         try:
             return self._unread(indices)
         except NotColumnar:
@@ -127,7 +134,7 @@ class ColumnDataset:
 class ColumnCollator:
     """A collator that makes a batch from columns.
 
-    If columns cannot give exactly the same batch, it uses the samples.
+    If columns cannot give exactly the same batch as the samples, it makes the batch from the samples.
     """
 
     collator: Collator

@@ -18,9 +18,9 @@ _ENDLESS = int(1e20)
 
 
 def is_usual(tokenizer: Any) -> bool:
-    """Return whether a tokenizer pads with the method of transformers' base class.
+    """Return whether a tokenizer pads with the unchanged method `pad` of transformers' base class.
 
-    `padded` has the same result as this method.
+    Only for such a tokenizer, `padded` has the same result as its `pad`.
     """
     module = imported("transformers.tokenization_utils_base")
     base = getattr(module, "PreTrainedTokenizerBase", None)
@@ -31,12 +31,13 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Return the batch of `padded`.
+    """Return the batch that `padded` makes from columns.
 
-    The first batch of each kind is compared with the batch of `slow`, which reads the samples.
+    The first batch of each kind is compared with the batch that `slow` makes from the samples. A kind is a class of
+    tokenizers with its options.
 
     Raises:
-        NotColumnar: if only the samples can make the batch.
+        NotColumnar: if the columns cannot make the batch, or if the compared batches differ.
     """
     if options.get("return_tensors") != "pt" or not is_usual(tokenizer):
         raise NotColumnar
@@ -95,7 +96,9 @@ def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | None:
-    """Return the number of tokens to pad to; None to pad nothing.
+    """Return the number of tokens to which samples are padded; None if they are not padded.
+
+    `longest` is the number of tokens of the longest sample.
 
     Raises:
         NotColumnar: for options that the tokenizer refuses.

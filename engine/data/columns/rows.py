@@ -15,9 +15,9 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """This batch cannot be built exactly from columns.
+    """The error that a batch cannot be made exactly from columns.
 
-    The caller builds it from rows, or raises the error of the rows.
+    The caller then makes the batch from the samples. If this fails too, the user gets the error of the samples.
     """
 
 
@@ -43,10 +43,10 @@ class BatchRows:
         raise NotImplementedError
 
     def stacked(self) -> Any:
-        """Return the batch of the default collator.
+        """Return the batch that the default collator would return, but make it from columns.
 
         Raises:
-            NotColumnar: if only the samples can make it.
+            NotColumnar: if the columns cannot make the batch.
         """
         raise NotImplementedError
 
@@ -57,19 +57,19 @@ class BatchRows:
         return samples
 
     def proved(self, what: Hashable, fast: Callable[[], Any], slow: Callable[[list[Any]], Any]) -> Any:
-        """Return the batch that the columns make.
+        """Return the batch that `fast` makes. Compare the first batch of each kind with the batch that `slow` makes.
 
-        The first batch of each kind is compared with the batch that the samples make.
-
-        The comparison protects against versions of the libraries that make other batches than the tested ones.
+        The comparison protects against versions of datasets and transformers that make other batches than the versions
+        that trainbus was tested with.
 
         Args:
-            what: the kind of the batch: the work, and the options that it depends on.
+            what: the operation that makes the batch, such as padding, and its options. Together with the types of the
+                columns, it is the kind of the batch.
             fast: makes the batch from columns.
             slow: makes the batch from the samples.
 
         Raises:
-            NotColumnar: if the batches of this kind differ, or the columns cannot make this one.
+            NotColumnar: if the two compared batches of this kind differ, or if the columns cannot make this batch.
         """
         kind = (what, self.kind)
         if _PROVED.get(kind) is False:

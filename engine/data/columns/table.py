@@ -20,10 +20,10 @@ _STYLES = {None: "python", "python": "python", "numpy": "numpy", "torch": "torch
 
 
 class Table:
-    """The columns of a `datasets.Dataset`, in the process that reads them."""
+    """The columns of a `datasets.Dataset`. Each process that reads the columns creates its own `Table`."""
 
     def __init__(self, dataset: Any) -> None:
-        """View the dataset. Columns are viewed when they are first read.
+        """Prepare to read a dataset. The first read of a column makes the view of this column.
 
         Raises:
             NotColumnar: if the format of the dataset is not supported.
@@ -54,7 +54,7 @@ class Table:
         """Return the row of the Arrow table for each sample, shape (samples,).
 
         Raises:
-            NotColumnar: if an index is not the number of a sample, from 0.
+            NotColumnar: if an index is negative, or is not below the number of samples.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.dtype.kind != "i" or np.minimum.reduce(rows) < 0:
@@ -101,7 +101,8 @@ class Table:
 def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
     """Return the format: type, columns, options, and whether samples also hold the other columns.
 
-    It does not read the property `format`, which copies the values. A copy takes as long as reading a small batch.
+    The function does not use the property `format` of the dataset, because that property makes copies. This takes as
+    long as reading a small batch.
     """
     return dataset._format_type, dataset._format_columns, dataset._format_kwargs, dataset._output_all_columns
 
@@ -113,7 +114,7 @@ def is_table(dataset: Any) -> bool:
 
 
 def _is_plain(feature: Any) -> bool:
-    """Return whether the values of a feature are stored as they are."""
+    """Return whether samples hold the values of a feature as the table stores them, without decoding."""
     if isinstance(feature, list):
         return len(feature) == 1 and _is_plain(feature[0])
     known = type(feature).__module__ == "datasets.features.features" and type(feature).__name__ in _PLAIN
@@ -129,7 +130,7 @@ class Cells:
         Args:
             column: the column.
             places: the row of the column for each sample, shape (samples,).
-            style: the objects that samples hold: 'python', 'numpy' or 'torch'.
+            style: the kind of values that samples of the dataset hold: 'python', 'numpy' or 'torch'.
         """
         self.column, self.places, self.style = column, places, style
 
@@ -212,7 +213,7 @@ class TableRows(BatchRows):
             table: the columns.
             places: the row of the table for each sample, shape (samples,).
             names: the columns of the batch.
-            cells: the columns that were read so far. Columns that are read later are added.
+            cells: the columns that were read so far. Columns that are read later are added to this dict.
         """
         super().__init__(rows, indices)
         self.table, self.places = table, places
@@ -234,7 +235,7 @@ class TableRows(BatchRows):
         return [{key: row[key] for key in row if key in self.names} for row in super().plain()]
 
     def read(self, name: str) -> Cells | None:
-        """Return the values of a column; None if it holds text.
+        """Return the values of a column in this batch; None if the column holds text.
 
         Raises:
             NotColumnar: if it holds nulls, or values that are neither numbers nor text.
@@ -248,7 +249,7 @@ class TableRows(BatchRows):
         """Return the values of a column of numbers.
 
         Raises:
-            NotColumnar: if it holds other values.
+            NotColumnar: if the column holds other values than numbers.
         """
         cells = self.read(name)
         if cells is None:

@@ -34,7 +34,7 @@ class TensorRows(BatchRows):
             places: the row of the tensors for each sample.
 
         Raises:
-            NotColumnar: if selecting rows and stacking samples can give different batches.
+            NotColumnar: if selecting rows of the tensors could give another batch than stacking the samples.
         """
         super().__init__(rows, indices)
         self.tensors, self.places = tensors, places
@@ -53,7 +53,10 @@ class TensorRows(BatchRows):
 
 
 def _is_usual(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, contiguous, on the CPU, without a graph, and in a worker also small."""
+    """Return whether selecting rows of a tensor surely gives the same batch as stacking samples.
+
+    The tensor must be dense, contiguous, on the CPU and without gradients. In a worker, its rows must also be small.
+    """
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
         return False
     if tensor.device.type != "cpu" or tensor.dtype not in _DTYPES or tensor.is_conj() or tensor.is_neg():

@@ -24,13 +24,13 @@ class Packing:
     """Packs the samples of a batch into few rows, for causal language models and token classification.
 
     A batch has the same samples as without packing, in the same order, and gives the same loss and gradients within
-    rounding. The positions of each sample restart, no token attends to another sample, and the first label of a
-    causal sample is masked. The trainer finds the inputs that the model needs for this, and checks them on a few
-    tokens. It refuses models for which packing gives wrong results. Evaluations and predictions pad the samples, so
-    that their results keep one row for each sample.
+    rounding. Positions restart with each sample, no token attends to another sample, and the first label of a sample
+    is masked for a causal model. The trainer finds the inputs that keep the samples apart in the model, and checks them
+    on a few tokens. It refuses models for which packing gives wrong results. Evaluations and predictions pad the
+    samples instead, so that their results have one row for each sample.
 
-    A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. A causal model
-    predicts the tokens of a sample without labels.
+    A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. If a sample has no
+    labels, its tokens are the labels for a causal model.
 
     Raises:
         ArgumentError: for an unknown strategy or a length that is not positive.
@@ -59,7 +59,7 @@ class Packing:
                 raise ArgumentError(f"Packing({name}={value}) is not positive. Set {name} to 1 or more.")
 
     def for_model(self, model: nn.Module, training: bool) -> PackedCollator | PaddedCollator:
-        """Return the collator of a model: one that packs for training, and one that pads for evaluation.
+        """Return a collator for a model: for training, it packs the samples, and for evaluation, it pads them.
 
         Raises:
             ModelError: if packing gives wrong results for the model.
@@ -74,7 +74,7 @@ class Packing:
         return PackedCollator(shared, layout, self.max_length, "flatten" if layout.one_row else self.strategy)
 
     def __call__(self, features: list[Any]) -> Any:
-        """Raise an error: the batch depends on the model, so only the loaders of a trainer can make it."""
+        """Raise a `DataError`. A batch depends on the model, so only the collator from `for_model` can make it."""
         raise DataError(
             "`Packing` makes the batches of a trainer, and does not know its model here. Pass it as `data_collator` to "
             "the Trainer, or call `Packing(...).for_model(model, training=True)` and use the result as collator."
@@ -102,7 +102,7 @@ class TokenSamples:
     """Pad to a multiple of this number of tokens."""
 
     def columns(self, features: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[torch.Tensor]], list[int]]:
-        """Return the values of each column by sample, without padding, and the number of tokens of each sample.
+        """Return the values of each column, one tensor per sample, without padding, and the tokens in each sample.
 
         Raises:
             DataError: if a sample has no tokens, or a column does not have one value for each token.
@@ -229,14 +229,14 @@ class PaddedCollator:
 
 
 def collator_for(collator: Any, model: nn.Module, training: bool) -> Any:
-    """Return the collator of a loader.
+    """Return the collator for the loader of a model.
 
-    A collator with the method `for_model` builds the collator for a model and a mode.
+    If `collator` has the method `for_model`, as `Packing` has, return the result of this method, else `collator`.
     """
     make = getattr(collator, "for_model", None)
     return collator if make is None else make(model, training)
 
 
 def joins_samples(collator: Any) -> bool:
-    """Return whether the batches of a collator have fewer rows than samples."""
+    """Return whether a collator puts several samples into one row, so that a batch has fewer rows than samples."""
     return bool(getattr(collator, "joins_samples", False))

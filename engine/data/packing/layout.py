@@ -21,7 +21,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """The inputs besides tokens that separate the samples of a packed row."""
+    """The inputs of a model, besides the tokens, that keep the samples of a packed row apart."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""
@@ -124,10 +124,10 @@ _LENGTHS = (5, 4, 3)
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
-    """Compare packed samples with each sample alone. Return how they differ; empty if they are equal.
+    """Return how the logits of packed samples differ from those of each sample alone; an empty text if they do not.
 
-    A second comparison changes the tokens of one sample, which must not change the logits of the other sample. It finds
-    an influence that is smaller than the rounding of the first comparison.
+    A second comparison changes the tokens of one sample, and checks that the logits of its neighbor do not change. This
+    finds an influence between samples that is smaller than the rounding errors of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -151,7 +151,7 @@ def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
 
 
 def _distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """Return the norm of the difference, relative to the exact norm. NaN if a value is not finite."""
+    """Return the norm of the difference of both lists, divided by the norm of `exact`; NaN if a value is not finite."""
     whole = torch.cat(exact).double()
     return float((torch.cat(found).double() - whole).norm() / whole.norm().clamp_min(1e-300))
 
@@ -169,7 +169,7 @@ def _packed_logits(model: nn.Module, config: Any, samples: list[torch.Tensor], l
 
 
 def _tolerance(logits: torch.Tensor) -> float:
-    """Return the largest difference that counts as rounding: its norm, relative to the norm of the logits."""
+    """Return the largest result of `_distance` that counts as a rounding error, for the type and device of `logits`."""
     if logits.dtype is torch.float32:
         return 1e-4 if logits.device.type == "cpu" else 2e-3  # devices may multiply with fewer bits, such as TF32
     return {torch.float64: 1e-9, torch.float16: 1e-2}.get(logits.dtype, 5e-2)

@@ -18,8 +18,8 @@ class KeptLoader(Protocol):
 class PersistentLoaders:
     """The evaluation loaders of a run that have persistent workers, by name of the dataset.
 
-    The first evaluation starts the workers and draws their seeds from the global generator. Later evaluations do not.
-    So a resumed run starts the workers with their saved RNG states, and draws no seeds.
+    The first evaluation starts the workers and draws their seeds from the global generator. Later evaluations use the
+    same workers and draw no seeds. A resumed run must draw none either, so it starts workers with saved RNG states.
     """
 
     def __init__(self) -> None:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def block_sigterm() -> Iterator[None]:
-    """Block SIGTERM in this thread while workers start. Workers, and all threads that start in them, inherit the block.
+    """Block SIGTERM in this thread while workers start, in a `with` statement.
 
-    The threads matter because some packages start threads in each forked process. OpenTelemetry, a dependency of wandb,
-    is one of these packages.
+    SIGTERM is then also blocked in the workers and in all threads of the workers. The threads matter because some
+    packages, such as OpenTelemetry, a dependency of wandb, start threads in each forked process.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -33,7 +33,7 @@ def block_sigterm() -> Iterator[None]:
 def ignore_stop_signals(worker: int) -> None:
     """Ignore stop signals in this worker process, except a SIGTERM from its parent process.
 
-    The loader passes it to torch's DataLoader as `worker_init_fn`.
+    The loader passes this function to torch's DataLoader as `worker_init_fn`.
 
     Args:
         worker: number of the worker.
