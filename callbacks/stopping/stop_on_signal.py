@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
+from ...events.activity import EVALUATION
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl
@@ -43,8 +44,7 @@ class Interrupted(Stopped, KeyboardInterrupt):
 
 @dataclass
 class StopOnSignal(Callback):
-    """Stops the run after a SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP: finishes the step, saves a checkpoint and
-    exits.
+    """Finishes the step, saves a checkpoint and stops the run after SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP.
 
     Every trainer has a `StopOnSignal`. With this callback, a cluster can preempt a run without loss of steps: restart
     the program with `resume_from_checkpoint="auto"`. The exit code is 143 after SIGTERM, 130 after SIGINT, 138 after
@@ -122,7 +122,11 @@ class StopOnSignal(Callback):
             self._request_stop(run, control)
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
-        if run.mode == "train" and self._any_rank_received(run):
+        if run.mode != "train":
+            return
+        with run.activity(EVALUATION):  # a rank that waits here waits for a batch of another rank
+            received = self._any_rank_received(run)
+        if received:
             self._request_stop(run, control)
             raise EvaluationStopped(signal.Signals(self._received).name)
 
