@@ -1,4 +1,4 @@
-"""Consensus: all ranks serve the same flags for the same callbacks.
+"""Consensus: all ranks act on the same flags, which the same callbacks raised.
 
 A callback is *rank-local* if it decides from a value that only one rank knows, such as a clock. It sets `local = True`.
 """
@@ -44,7 +44,7 @@ _REMEDY = (
 
 
 def agreement(run: DistributedRun) -> Agree:
-    """Return the function that makes the ranks agree before flags are served.
+    """Return the function that makes the ranks agree on flags before they act on them.
 
     The function does nothing in a single process. It also does nothing if no callback is rank-local and every failure
     of a callback ends the run, because all ranks then raise the same flags.
@@ -72,11 +72,11 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 
 
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
-    """Return the function that makes the ranks agree within a step, before its update.
+    """Return the function that makes the ranks agree within a step, before the update of the weights.
 
-    The function is `agree` in two cases: `debug` compares the ranks, or a callback may skip the update on some ranks
-    but not on others. Such a callback handles an event before the update, and it is rank-local or may fail. In all
-    other cases, the function does nothing.
+    The function is `agree` in two cases: the argument `debug` asks for a comparison of the ranks, or a callback may
+    skip the update on some ranks but not on others. Such a callback handles an event before the update, and it is
+    rank-local or may continue after a failure. In all other cases, the function does nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -93,14 +93,14 @@ def rank_local_callbacks(bus: EventBus) -> list[str]:
 
 
 class Consensus:
-    """Raises or vetoes a flag on all ranks if one rank does so, with the same callback as author.
+    """Copies each raised and vetoed flag from one rank to all ranks, with the same callback as author.
 
-    The ranks exchange the callbacks of each request, not only the flags. Two callbacks can request two evaluations. If
-    a rank did not know the second request, the other ranks would wait for this rank.
+    The ranks also exchange which callbacks raised a flag. Two callbacks can request two evaluations with the same flag.
+    If a rank did not know the second request, the other ranks would wait for this rank in the second evaluation.
     """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare for a training that begins, with the callbacks that are attached now."""
+        """Prepare for a training that begins. Flags are compared for each callback that is attached to `run` now."""
         self._activity = run.activity
         self._ranks = run.ranks
         self._state = run.state
@@ -111,9 +111,9 @@ class Consensus:
         self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))
 
     def __call__(self, control: TrainerControl) -> None:
-        """Make the ranks agree on the raised and vetoed flags. One reduction compares the ranks.
+        """Make the ranks agree on the raised and vetoed flags. One reduction compares the flags of the ranks.
 
-        If they differ, a second collective exchanges the reasons of the requests and vetoes.
+        If the flags differ, a second collective exchanges the requests and vetoes with their reasons.
 
         Raises:
             RankDivergence: on all ranks, if some ranks skipped the last update and others did not.
@@ -165,7 +165,7 @@ def _vetoes(control: TrainerControl) -> Reasons:
 def copy_reasons(
     control: TrainerControl, write: Callable[[Flag, str], None], own: Reasons, other: Reasons, rank: int
 ) -> None:
-    """Copy the requests or vetoes of another rank that this rank does not have. They keep their callbacks as authors.
+    """Copy the requests or vetoes that only another rank has. The copies keep their callbacks as authors.
 
     Args:
         control: the control to write to.

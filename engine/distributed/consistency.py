@@ -47,7 +47,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last rank of each sequence of consecutive ranks."""
+    """Return the spans of consecutive ranks in `ranks`: the first and the last rank of each span."""
     spans: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -61,7 +61,7 @@ def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def session_settings(run: DistributedRun) -> tuple[HandlerOrder, Settings]:
-    """Return what must be equal on all ranks when a session begins: the handler order, the arguments, the plugins."""
+    """Return what all ranks must have in common at the start of a session: handler order, arguments and plugins."""
     order = {event: [handler.owner_id for handler in run.bus.order_of(event)] for event in run.bus}
     return order, {"installed plugins that join": canonical_text(run.plugins), **shared_arguments(run.args)}
 
@@ -172,8 +172,8 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 def training_settings(run: PreparedRun) -> Settings:
     """Return the length of a training and the options of its optimizer, as text.
 
-    Lengths of iterable datasets are not included, because a stream can have a different length on each rank. While the
-    ranks read streams, they agree on the end of the epoch.
+    The length is left out for iterable datasets, because a stream can have a different length on each rank. Ranks that
+    read streams agree on the end of the epoch when they reach it.
     """
     values: dict[str, Any] = {}
     loader = run.train_dataloader
@@ -193,7 +193,7 @@ def training_settings(run: PreparedRun) -> Settings:
 
 
 def compare_lengths(run: DistributedRun, loader: Any) -> None:
-    """Raise an error if an evaluation or prediction has different numbers of samples or batches on the ranks.
+    """Raise an error if the ranks have different numbers of samples or batches for an evaluation or prediction.
 
     Raises:
         RankDivergence: on all ranks, with the numbers of each rank.

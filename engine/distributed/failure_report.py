@@ -41,7 +41,7 @@ def failure_location(error: BaseException, steps: int) -> str:
 def error_line(error: BaseException) -> str:
     """Return an error as one line, such as `ValueError: no rows`.
 
-    An error that carries the traceback of a data worker is shortened to the worker's own error.
+    If the text of the error contains the traceback of a data worker, the result is the error of the worker.
     """
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     return text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
@@ -50,12 +50,12 @@ def error_line(error: BaseException) -> str:
 def describe_failure(
     own: FailureReport, reports: Mapping[int, FailureReport], silent: Mapping[int, bool | None], waited: float | None
 ) -> str:
-    """Return a text about what happened to the other ranks.
+    """Return the text of a `RankFailure`: what happened to the other ranks, and where this rank was waiting.
 
     Args:
-        own: the report of this rank, which lost its connection.
+        own: the report of this rank, which lost its connection to the other ranks.
         reports: the reports of other ranks, by rank.
-        silent: rank without a report -> whether its process is alive; None if this is unknown.
+        silent: each rank that wrote no report -> whether its process is alive; None if this is unknown.
         waited: the seconds after which this rank gave up; None if the connection broke.
     """
     meanwhile = f"Meanwhile rank {own.rank} was waiting in {own.where}"

@@ -1,7 +1,7 @@
 """Failures of ranks: a failing rank writes a report. Ranks that wait for the failed rank name it in their own errors.
 
-Reports have no effect on a run without failures. Reports go through the store of the rendezvous, which still works when
-a collective fails.
+A run without failures writes no report. The ranks exchange reports through the store of the rendezvous, which still
+works when a collective fails.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _MAX_LENGTH = 2000
 
 @cache
 def register_process(ranks: Ranks) -> None:
-    """Write the address of this process into the store, and at exit the error that ended the program, if any.
+    """Write the address of this process into the store. If an error ends the program, write the error at exit.
 
-    Call it right after the rendezvous. The other ranks then also learn of a failure before the first session.
+    Call this function right after the rendezvous. If this rank fails before its first session, the other ranks can then
+    name it in their errors.
     """
     if not ranks.single_process:
         store = ranks.store
@@ -103,7 +104,8 @@ class RankFailureMonitor(FailureMonitor):
     def explain(self, error: BaseException) -> BaseException:
         """Report an error to the other ranks, and return the error to raise.
 
-        If the connection was lost, this is a `RankFailure` that says why. If not, it is `error` itself.
+        If `error` means that the connection to another rank was lost, return a `RankFailure` that says why. If not,
+        return `error` itself.
         """
         run, lost = self._run, connection_lost(error)
         location = failure_location(error, run.state.global_step)
@@ -130,12 +132,14 @@ class RankFailureMonitor(FailureMonitor):
     def _collect_reports(
         self, store: Store | None, reports: dict[int, FailureReport], silent: dict[int, bool | None]
     ) -> None:
-        """Wait until a rank reports an error of its own, a process is found dead, or the time is up.
+        """Collect the reports of the other ranks, and look whether their processes are alive.
+
+        Stop when a rank has reported an error of its own, a process is dead, all ranks have reported, or time is up.
 
         Args:
             store: the store of the rendezvous.
             reports: receives the reports, by rank.
-            silent: receives, for each rank without a report, whether its process is alive; None if unknown.
+            silent: receives each rank without a report -> whether its process is alive; None if unknown.
         """
         for rank in self._others:  # a rank that never came to this session registered its address before
             if rank not in self._addresses and (address := _read(store, f"{_ADDRESS_KEY}{rank}")):
@@ -154,7 +158,7 @@ class RankFailureMonitor(FailureMonitor):
             time.sleep(_POLL_INTERVAL)
 
     def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
-        """Return rank without a report -> whether its process is alive; None if unknown."""
+        """Return a dict: each rank that is not in `reports` -> whether its process is alive; None if unknown."""
         addresses = dict(self._addresses)
         without_report = [rank for rank in self._others if rank not in reports]
         return {rank: addresses[rank].is_alive() if rank in addresses else None for rank in without_report}

@@ -31,7 +31,7 @@ class ProcessAddress:
         return cls(f"{socket.gethostname()} {namespace}", os.getpid())
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive; None if it runs on another host and cannot be seen from here."""
+        """Return whether the process is alive; None if this process cannot see it, because it runs on another host."""
         if self.host != ProcessAddress.current().host:
             return None
         try:

@@ -20,7 +20,7 @@ _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end",
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
     """Return the ids of the callbacks whose failures the ranks must agree on.
 
-    A callback is one of them in two cases:
+    The function returns a callback in two cases:
 
     - A failure may unsubscribe the callback, or make the run call it less often. If only one rank did this, the other
       ranks would wait in the collectives of this callback.
@@ -39,7 +39,7 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
-    """Return whether a handler may raise a flag, and only warns if it fails."""
+    """Return whether a handler may raise a flag, and the run continues with a warning if the handler fails."""
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"
 
@@ -48,17 +48,17 @@ class SharedFailures:
     """Exchanges the failures of the ranks before they agree on flags.
 
     A callback that failed on one rank may have raised a flag on the other ranks. All ranks then drop the flags of this
-    callback. They also unsubscribe the callback, or call it less often, at the same step.
+    callback. If one rank must unsubscribe the callback or call it less often, all ranks do so at the same step.
     """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare for a training that begins, with the callbacks that are attached now."""
+        """Prepare for a training of `run` that begins."""
         self._ranks, self._activity, self._isolation = run.ranks, run.activity, run.bus.isolation
 
     def exchange(self, control: TrainerControl) -> None:
-        """Exchange the failures of callbacks. One reduction tells the ranks whether there are failures.
+        """Exchange the failures of callbacks between the ranks, and act on them on all ranks.
 
-        Only if there are failures, a second collective exchanges them.
+        One reduction tells the ranks whether there are failures. Only then, a second collective exchanges them.
         """
         outer, self._activity.name = self._activity.name, AGREE
         own, self._isolation.pending = self._isolation.pending, {}

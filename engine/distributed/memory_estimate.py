@@ -31,9 +31,9 @@ def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Return every variant with its memory.
+    """Return every variant for a workload with its memory, and whether it fits.
 
-    The variant with the smallest change to a program is first.
+    The first variant needs the smallest change to a program.
     """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]
@@ -50,7 +50,7 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 
 
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
-    """Return a larger number of GPUs on which a variant fits without offloading, and this variant.
+    """Return a number of GPUs on which a variant fits without offloading, and this variant. `workload` has fewer GPUs.
 
     The function tries 1, 2, 4, ... whole machines, and returns the smallest number that fits. It returns None if no
     number fits.

@@ -1,4 +1,4 @@
-"""The memory formulas: the memory of each strategy on one GPU. They measure nothing and do not need torch.
+"""The memory formulas: the memory of each strategy on one GPU. The formulas measure nothing and do not need torch.
 
 The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas are those of
 ZeRO, adapted to the strategies of trainbus: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
@@ -66,7 +66,8 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Backward frees activations and cast weights while it creates gradients. So the memory of both does not add up.
+        Backward frees activations and cast weights while it creates gradients. So their memory is not added to that of
+        the gradients.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)

@@ -32,7 +32,7 @@ class DistributedRun(Protocol):
 
     @property
     def plugins(self) -> Sequence[str]:
-        """One line for each plugin that is attached, or that a setting left out."""
+        """One line of text for each plugin that is attached, and for each plugin that a setting left out."""
         ...
 
     @property

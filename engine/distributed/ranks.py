@@ -37,7 +37,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """Read `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, which the launcher sets; without them, a single process."""
+        """Read `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, which a launcher sets. Without them, return a single process."""
         read = {name: int(os.environ.get(name, default)) for name, default in _VARIABLES.items()}
         return cls(read["RANK"], read["WORLD_SIZE"], read["LOCAL_RANK"])
 
@@ -47,10 +47,10 @@ class Ranks:
         return self.world_size == 1
 
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
-        """Join the process group. Do nothing if the user's program or an earlier trainer joined it.
+        """Join the process group. Do nothing if the user's program or an earlier trainer has joined it already.
 
-        Keys of an earlier attempt in the launcher's store are ignored. Otherwise gloo would read the addresses of dead
-        processes from these keys, and wait for them.
+        After a restart, the launcher's store may still hold keys of the earlier processes. They are ignored. Otherwise
+        gloo would read the addresses of dead processes from these keys, and wait for these processes.
 
         Args:
             device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.
@@ -108,9 +108,9 @@ class Ranks:
     def leave(self) -> None:
         """Leave the process group. Release everything that refers to it first.
 
-        A group that outlives the interpreter may abort the process. A thread of gloo may still hold a tensor of the
-        last collective. It then asks for the lock of an interpreter that no longer exists. If nothing refers to the
-        group, this method waits until the threads of the group end.
+        Call it before Python exits, because a thread of the group could crash the process later: it may still hold a
+        tensor of the last collective, and needs the lock of the interpreter to release this tensor. If nothing refers
+        to the group, this method waits until the threads of the group end.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
@@ -125,7 +125,7 @@ class Ranks:
         return total
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks, of equal shape, concatenated along dimension 0 in order of rank."""
+        """Return the tensors of all ranks, which have equal shapes, concatenated along dimension 0 in order of rank."""
         if self.single_process:
             return tensor
         tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor.contiguous()
@@ -149,14 +149,14 @@ class Ranks:
         return torch.cat([gathered[rank, :rows] for rank, rows in enumerate(sizes[:, 0].tolist())])
 
     def gather_numbers(self, *numbers: int) -> list[list[int]]:
-        """Return the integers of all ranks, in order of rank. Each rank passes the same number of them."""
+        """Return the integers of all ranks: one list per rank. All ranks must pass equally many integers."""
         if self.single_process:
             return [[*numbers]]
         own = torch.tensor(numbers, device=self._device)
         return self.gather(own).reshape(self.world_size, -1).tolist()
 
     def sum_numbers(self, numbers: Sequence[int]) -> list[int]:
-        """Return the sums of integers over all ranks. Each rank passes the same number of them."""
+        """Return the sum over all ranks for each position in `numbers`. All ranks must pass equally many integers."""
         return self.sum(torch.tensor(numbers, dtype=torch.int32, device=self._device)).tolist()
 
     @property
@@ -193,7 +193,7 @@ class Ranks:
         return dist.is_available() and dist.is_initialized() and dist.is_gloo_available()
 
     def thread_group(self, timeout: int) -> ThreadGroup:
-        """Create a second process group for the collectives of another thread. All ranks must call this method.
+        """Create a second process group, so that another thread can run collectives. All ranks must call this method.
 
         Args:
             timeout: the time limit of a collective, in seconds.
@@ -220,7 +220,8 @@ class Ranks:
 class ThreadGroup:
     """A second process group of all ranks. One thread per rank uses it while the training uses the first group.
 
-    The ranks of a group must run its collectives in the same order. Two threads cannot guarantee this in one group.
+    All ranks must run the collectives of a group in the same order. Two threads that share a group cannot guarantee
+    this order.
     """
 
     single_process = False
@@ -251,7 +252,7 @@ class ThreadGroup:
 
 @cache
 def _leave_at_exit(ranks: Ranks) -> None:
-    """Leave the process group at exit. Registered once and before any run is built, so that it runs last."""
+    """Make the process leave its group at exit. This runs last, because it is registered before a run is built."""
     atexit.register(_leave_unless_failed, ranks)
 
 

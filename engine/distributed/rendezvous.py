@@ -14,7 +14,7 @@ _TOKEN_KEY, _PROPOSAL_KEY = "trainbus/here/", "trainbus/proposed"
 
 
 class Store(Protocol):
-    """The methods of torch's stores that the rendezvous uses: values by key, shared by all ranks."""
+    """The methods of torch's stores that the rendezvous uses. A store holds values by key, which all ranks share."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""

@@ -100,7 +100,7 @@ def _is_set(value: Any) -> bool:
 
 
 def words_of(value: Any) -> list[str]:
-    """Return the words of an argument, in lower case. The value is a text of words, or a list; a bool has none."""
+    """Return the words of an argument in lower case. The value is a text or a list; None and a bool have no words."""
     if value in (None, False, True):
         return []
     words = value.split() if isinstance(value, str) else [str(getattr(word, "value", word)) for word in value]
@@ -254,9 +254,10 @@ class Strategy(Enum):
 
     @classmethod
     def selected_by(cls, args: ShardingArguments) -> Strategy:
-        """Return the strategy that arguments select. `DDP` stands for no sharding.
+        """Return the strategy that the arguments select. This is `DDP` if they select no sharding.
 
-        If several rows match, the last one counts: `sharded_ddp='zero_dp_3 fairscale'` is fairscale's FSDP.
+        If the arguments match several strategies, the last one in the order of this enum counts.
+        `sharded_ddp='zero_dp_3 fairscale'` is fairscale's FSDP.
         """
         return [strategy for strategy in cls if strategy is cls.DDP or strategy.row.is_selected(args)][-1]
 
@@ -264,7 +265,7 @@ class Strategy(Enum):
 def variants(workload: Workload) -> list[Variant]:
     """Return the variants of all strategies for a workload.
 
-    The variant with the smallest change to a program is first.
+    The first variant needs the smallest change to a program.
     """
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
         return ddp_variants(workload)

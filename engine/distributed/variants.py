@@ -38,7 +38,7 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 with fairscale; none for bf16, which fairscale does not support."""
+    """Return the variants for stage 1 with fairscale; an empty list for bf16, which fairscale does not support."""
     return [] if workload.precision == "bf16" else [Variant("fairscale", "fairscale", "sharded_ddp='simple'", 1)]
 
 
@@ -73,7 +73,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return the code for a variant: a call of `TrainingArguments`."""
+    """Return the Python code that selects a variant, as text: a call of `TrainingArguments`."""
     words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
     words += ["fp16_opt_level='O2'"] * workload.halves_weights
     words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")
