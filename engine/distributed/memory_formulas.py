@@ -66,8 +66,8 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Backward frees activations and cast weights while it creates gradients. So their memory is not added to that of
-        the gradients.
+        Backward frees activations and cast weights while it creates gradients. So the peak does not add the memory
+        of both.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)

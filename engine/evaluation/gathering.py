@@ -36,7 +36,7 @@ class Gathered:
 
         Args:
             rows: number of rows to return.
-            of: number of rows of the last batch; None if each of its arrays has one entry per row.
+            of: number of rows of the last batch; None if each array of the batch has one entry per row.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
@@ -63,13 +63,13 @@ class Gathered:
         """Return all gathered values as numpy arrays in dataset order; None if nothing was gathered.
 
         Args:
-            rows: number of rows of the dataset. All later rows are padding, which gives all ranks batches of equal
-                size. The method cuts them off.
+            rows: number of rows of the dataset. The method cuts off all later rows. They are padding, with which all
+                ranks have batches of equal size.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset. A list
                 of batches keeps the order of the loader.
             padding_rows: number of rows to cut off the end of a list of batches.
-            of: number of rows of all batches before padding rows are cut off; None for the length of each array.
-            of_last: number of rows of the last batch; None for the length of its first array.
+            of: number of rows of all batches, padding included; None if each array has one entry per row.
+            of_last: number of rows of the last batch, padding included; None for the length of its first array.
         """
         self.to_host()
         if not self.arrays:
@@ -81,7 +81,7 @@ class Gathered:
 
 @dataclass
 class BatchLosses(Gathered):
-    """The losses of batches. Scalars are repeated for the rows of their batches when they move to host memory."""
+    """The losses of batches. When a scalar loss moves to host memory, it is repeated for each row of its batch."""
 
     scalars: list[torch.Tensor] = field(default_factory=list)
     """Mean losses of batches that are still on their device."""
@@ -89,7 +89,7 @@ class BatchLosses(Gathered):
     """The number of rows of each of these batches."""
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
-        """Append the mean loss of a batch. A later repetition is faster than one repetition for each batch."""
+        """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
         self.scalars.append(loss)
         self.rows.append(rows)
 
@@ -102,14 +102,14 @@ class BatchLosses(Gathered):
 
 
 def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int, *, as_objects: bool) -> int:
-    """Gather the results of one batch from all ranks, in order of rank, and add them.
+    """Gather the results of one batch from all ranks, in order of rank, and add them to the collections.
 
     Args:
         gathered: pairs of a collection and this rank's part, of shape (rows, ...). A part of None adds nothing.
         ranks: the ranks.
         rows: number of rows on this rank.
-        as_objects: whether to gather pickled objects. Parts may then be any objects, and each rank may have another
-            structure.
+        as_objects: whether to gather pickled objects. Parts may then be any objects, and the structure of the parts may
+            differ between ranks.
 
     Returns:
         The number of rows over all ranks.
@@ -139,8 +139,8 @@ def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, 
 
     Args:
         gathered: the collections.
-        batches: number of rows on this rank, and one part for each collection, for each batch. All ranks pass the same
-            number of batches.
+        batches: for each batch, the number of rows on this rank and a tuple with one part for each collection. All
+            ranks pass the same number of batches.
         ranks: the ranks.
 
     Returns:
@@ -157,7 +157,7 @@ def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, 
 
 
 def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
-    """Return the parts of several batches and all ranks, joined: first all ranks of the first batch, and so on."""
+    """Return the parts of several batches from all ranks, joined: the first batch of all ranks, then the second, ..."""
     first = parts[0]
     if isinstance(first, Mapping):
         return type(first)({key: _gathered_in_turn([part[key] for part in parts], ranks) for key in first})  # type: ignore[call-arg]
@@ -182,7 +182,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to keep; None keeps all.
-        order: dataset index of each row. The function sorts numpy arrays by this index. None keeps the order.
+        order: dataset index of each row. The function sorts the rows of numpy arrays by it. None keeps the order.
         of: number of rows that the arrays hold; None if each array has one entry per row.
     """
     if arrays is None:
@@ -195,7 +195,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return an array without the padding rows at its end, in the order of the dataset."""
+    """Do the work of `first_rows` for one array or tensor."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0
@@ -224,7 +224,13 @@ def _device_of(parts: list[Any]) -> torch.device:
 
 
 def _cut_last(batches: list[Any], padding_rows: int, of_last: int | None) -> list[Any]:
-    """Cut off the padding rows of the last batch in a list of batches. The last batch has `of_last` rows."""
+    """Return a list of batches without the padding rows of the last batch.
+
+    Args:
+        batches: the batches.
+        padding_rows: number of rows to cut off.
+        of_last: number of rows of the last batch, padding included; None for the length of its first array.
+    """
     if padding_rows <= 0:
         return batches
     rows = (rows_of(batches[-1]) or 0) if of_last is None else of_last

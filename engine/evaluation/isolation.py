@@ -17,14 +17,14 @@ _CONTAINERS = (list, dict, set, tuple)
 
 
 class NotIsolated(Exception):
-    """A function has state that cannot be copied, such as an object."""
+    """The error that a function cannot be isolated, because its state cannot be copied. Such a state is an object."""
 
 
 def isolated(function: Any) -> Callable[..., Any]:
-    """Return a copy of a plain function. Calling the copy does not change closures or globals of the function's module.
+    """Return a copy of a plain Python function. A call of the copy does not change the state of the original.
 
-    Functions that this function uses are copied too. Objects of other modules, such as a metric of a library, are
-    shared.
+    The state is the closure of the function, and the globals of its module that it uses. Functions of the module that
+    the function uses are copied too. Objects of other modules, such as a metric of a library, are not copied.
 
     Raises:
         NotIsolated: for other callables, and for functions with state that cannot be copied.
@@ -60,7 +60,7 @@ class _Copies:
         return copied
 
     def _of_global(self, function: types.FunctionType, value: Any) -> Any:
-        """Return a copy of a global that a function uses; the value itself if it belongs to another module."""
+        """Return a copy of `value`, a global that a function uses; `value` itself if it belongs to another module."""
         own = getattr(value, "__module__", None) == function.__module__
         if isinstance(value, types.FunctionType) and not own:
             return value
@@ -71,7 +71,7 @@ class _Copies:
         return value
 
     def _of(self, value: Any) -> Any:
-        """Return a copy of a plain value, a container of plain values or a function."""
+        """Return a copy of a plain value, a container of plain values or a function. Else raise `NotIsolated`."""
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, types.FunctionType):
@@ -98,7 +98,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put modules into evaluation mode inside a `with` block.
 
-    At the end of the block, restore modes, buffers, attributes and all RNG states.
+    At the end of the block, restore the modes, buffers and attributes of the modules, and all RNG states.
     """
     parts = [part for module in modules for part in module.modules()]
     attributes = [(part, _attributes(part)) for part in parts]
@@ -119,7 +119,7 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the attributes of a module, each with a copy of its content if it is a container."""
+    """Return the attributes of a module: name -> the value, and a shallow copy of a list, dict or set; else None."""
     return {
         name: (value, copy.copy(value) if type(value) in (list, dict, set) else None)
         for name, value in vars(module).items()

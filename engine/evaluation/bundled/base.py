@@ -36,7 +36,7 @@ class Bundled(ABC):
 
     @property
     def names_vary(self) -> bool:
-        """Whether the names of the results depend on the classes in the data."""
+        """Whether the names of the results depend on the data, because there is one result for each class."""
         return False
 
     @abstractmethod
@@ -45,4 +45,4 @@ class Bundled(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, Any]:
-        """Return the metrics of all batches. Values are numbers, or dicts of numbers by class."""
+        """Return the metrics of all batches: name -> a number, or a dict: class -> a number."""

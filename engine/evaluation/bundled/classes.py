@@ -45,7 +45,10 @@ class Accuracy(Bundled):
 
 @dataclass
 class _Counts(Bundled):
-    """Counts of predictions and references by class. If rows have several labels, each column is a class."""
+    """Base of metrics that count, for each class, predictions, references and correct predictions.
+
+    If rows have several labels, each column is a class.
+    """
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
@@ -108,7 +111,13 @@ class _Scores(_Counts):
         return self.average is None and self.labels is None
 
     def score(self, true: float, predicted: float, expected: float) -> float:
-        """Return the score of one class from three counts: its correct predictions, its predictions, its references."""
+        """Return the score of a class.
+
+        Args:
+            true: the number of correct predictions of the class.
+            predicted: the number of predictions of the class.
+            expected: the number of references of the class.
+        """
         raise NotImplementedError
 
     def add_batch(self, *, predictions: Any, references: Any) -> None:
@@ -169,7 +178,7 @@ class Precision(_Scores):
 
 @dataclass
 class Recall(_Scores):
-    """The fraction of the references of a class that are predicted."""
+    """The fraction of the references of a class that are predicted as this class."""
 
     key: ClassVar[str] = "recall"
 
@@ -189,7 +198,7 @@ class F1(_Scores):
 
 @dataclass
 class MatthewsCorrelation(_Counts):
-    """The correlation of predictions and references, from -1 to 1. It is 0 if one of both has only one class."""
+    """The correlation of predictions and references, from -1 to 1. It is 0 if either of them has only one class."""
 
     def compute(self) -> dict[str, Any]:
         if self._several:

@@ -16,10 +16,10 @@ from .classes import quotient
 class Seqeval(Bundled):
     """Precision, recall and F1 of spans, overall and by type. A span counts if its type and both ends are correct.
 
-    Labels have a tag of IOB1, IOB2, IOE or IOBES and a type, such as `B-PER`; `O` is outside of all spans. As in
-    conlleval, an `I-PER` without a `B-PER` starts a span. The results have the same names as those of the module
-    `seqeval`: `overall_precision`, `overall_recall`, `overall_f1`, `overall_accuracy` (of labels), and a dict for each
-    type.
+    A label has a tag of IOB1, IOB2, IOE or IOBES, and a type. In `B-PER`, the type is `PER`. `O` is outside of all
+    spans. As in conlleval, an `I-PER` without a `B-PER` starts a span. The results have the same names as the results
+    of the module `seqeval`: `overall_precision`, `overall_recall`, `overall_f1`, `overall_accuracy` (of labels), and a
+    dict for each type.
     """
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.ARGMAX, Reads.LABELS)

@@ -18,7 +18,7 @@ from .classes import quotient
 
 @dataclass
 class Perplexity(Bundled):
-    """The exponential of the mean negative log likelihood of the labels, each label with the same weight."""
+    """The exponential of the mean negative log likelihood of the labels. All labels have the same weight."""
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.LOGITS,)
     smaller_is_better: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class Perplexity(Bundled):
 
 @dataclass
 class TopKAccuracy(Bundled):
-    """The fraction of labels that are among the k classes with the highest logits. The result is `top_<k>_accuracy`."""
+    """The fraction of labels that are among the k classes with the highest logits. Its name is `top_<k>_accuracy`."""
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.LOGITS,)
 

@@ -19,7 +19,7 @@ _MULTIOUTPUT = ("uniform_average", "raw_values")
 
 @dataclass
 class _Values(Bundled):
-    """A metric of numbers of shape (rows,) or (rows, outputs). Sums are in float64."""
+    """Base of metrics of numbers of shape (rows,) or (rows, outputs). The metrics sum in float64."""
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.VALUES,)
     key: ClassVar[str]
@@ -87,7 +87,7 @@ class MeanAbsoluteError(_Values):
 
 @dataclass
 class RSquared(_Values):
-    """The fraction of the variance that the predictions explain: 1 is exact, 0 is no better than the mean."""
+    """The fraction of the variance that the predictions explain: 1 if they are exact, 0 if they are the mean."""
 
     key: ClassVar[str] = "r_squared"
 
