@@ -62,6 +62,11 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         return None
     if metric in run.metrics_at(run.state.global_step):
         return None  # an evaluation that a handler runs measures it
+    if all(name == "epoch" or name.endswith(("_runtime", "_per_second")) for name in metrics):
+        raise ArgumentError(
+            f"{reader} reads the metric {metric!r}, but the evaluation got no batch or no loss, so it "
+            "measured nothing. The warning of this evaluation says why, and how to fix it."
+        )
     raise ArgumentError(
         f"{reader} reads the metric {metric!r}, but the evaluation did not measure it{nearest(metric, metrics)} "
         f"It measured: {', '.join(metrics)}."

@@ -20,6 +20,7 @@ from ..distributed.consistency import compare_lengths
 from ..evaluation.evaluation_record import EvaluationRecord
 from ..evaluation.loop import evaluation_loop
 from ..evaluation.metrics import metrics_of_first
+from ..evaluation.no_batch import no_batch_warning
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..evaluation.prediction import prediction_step
 from ..evaluation.rehearsal import REPLACEABLE, rehearse
@@ -79,6 +80,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
                 loss_only = self.compute_metrics is None
                 output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
+                    if self.args.dataloader_drop_last:  # a stream has samples, but maybe no full batch
+                        raise DataError(self._no_batch(self.get_eval_dataloader(dataset), "Evaluation", prefix))
                     raise DataError(
                         f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
                     )
@@ -303,11 +306,19 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         began = time.time()
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)
         # A prediction without labels is usual. With metrics to compute, it is not.
-        if f"{prefix}_loss" not in output.metrics and (description == "Evaluation" or self.compute_metrics is not None):
+        if self.run.evaluation.empty:
+            if output.num_samples or description == "Prediction":  # else an error follows
+                logger.warning("%s", self._no_batch(loader, description, prefix))
+        elif f"{prefix}_loss" not in output.metrics and (
+            description == "Evaluation" or self.compute_metrics is not None
+        ):
             self._tell_no_loss(output, description, prefix)
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
+
+    def _no_batch(self, loader: Any, description: str, prefix: str) -> str:
+        return no_batch_warning(loader, description, prefix, self.args, self.run.ranks.world_size)
 
     def _check_slice(self, loader: Any) -> None:
         """Raise an ArgumentError if the evaluation should use a random subset of rows, but the loader has more rows."""

@@ -44,6 +44,8 @@ class EvaluationRecord:
     """The loader of the evaluation batches."""
     batch_number: int = 0
     """The number of the current batch, from 0."""
+    empty: bool = False
+    """Whether the evaluation of the last dataset got no batch."""
 
 
 def new_record(

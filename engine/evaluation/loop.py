@@ -119,6 +119,7 @@ def evaluation_loop(
         return prediction_step(model, batch, loss_only and not observed, ignore_keys=ignore_keys)
 
     metrics: Any = {}
+    number = 0
     batches = _batches(loader, most, look_ahead=by_batch)
     for number, ((batch, known, padding_rows), is_last) in enumerate(batches, start=1):
         run.evaluation.batch_number = number - 1
@@ -131,6 +132,7 @@ def evaluation_loop(
             results.drop_batch()
         if args.eval_accumulation_steps is not None and number % args.eval_accumulation_steps == 0:
             results.to_host()
+    run.evaluation.empty = number == 0
     results.finish()
     row_losses = results.row_losses()
     order = order_of(loader)
