@@ -1,4 +1,4 @@
-"""The JSON of the commands. docs/json.md describes each of them."""
+"""The JSON that commands print. docs/json.md describes the JSON of each command."""
 
 from __future__ import annotations
 

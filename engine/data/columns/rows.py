@@ -29,7 +29,7 @@ class BatchRows:
 
         Args:
             rows: the map-style dataset of the user.
-            indices: the samples of the batch.
+            indices: the indices in `rows` of the samples of the batch.
         """
         self.rows = rows
         self.indices = indices

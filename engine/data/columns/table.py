@@ -209,7 +209,7 @@ class TableRows(BatchRows):
 
         Args:
             rows: the dataset of the user.
-            indices: the samples of the batch.
+            indices: the indices in `rows` of the samples of the batch.
             table: the columns.
             places: the row of the table for each sample, shape (samples,).
             names: the columns of the batch.

@@ -29,7 +29,7 @@ class TensorRows(BatchRows):
 
         Args:
             rows: the dataset of the user.
-            indices: the samples of the batch.
+            indices: the indices in `rows` of the samples of the batch.
             tensors: the tensors of the `TensorDataset`, of shape (all samples, ...).
             places: the row of the tensors for each sample.
 
