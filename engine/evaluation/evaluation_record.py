@@ -19,7 +19,7 @@ class EvaluationPlan(NamedTuple):
 
 @dataclass
 class EvaluationRecord:
-    """One evaluation or prediction. The Trainer's evaluation methods write it."""
+    """The record of one evaluation or prediction. The Trainer's evaluation methods write it."""
 
     prefix: str = "eval"
     """The prefix of the metric names."""
@@ -62,8 +62,9 @@ def new_record(
         prefix: the prefix of the metric names.
         complete: whether the evaluation covers all of the trainer's own eval datasets.
         foreign: whether the evaluation uses other data than the trainer's eval datasets, with the same metric names.
-        own: the prefixes of the metric names of the evaluation.
-        plan: what the caller wants. An evaluation inside of another evaluation does not follow the plan.
+        own: the prefixes of the metric names of the evaluation, one per dataset.
+        plan: the rows to evaluate, and whether callbacks decide from the metrics. An evaluation that runs inside of
+            another evaluation does not follow the plan.
         outer: the record of the evaluation in which the new evaluation runs; None if there is none.
     """
     if outer is None:
@@ -81,7 +82,7 @@ class PlannedRun(Protocol):
 
 @contextmanager
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
-    """Make evaluations inside of a `with` block follow a plan, except evaluations inside of another evaluation."""
+    """Make evaluations in a `with` block follow a plan. An evaluation that another one runs does not follow it."""
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:
         yield
