@@ -53,7 +53,7 @@ class EvaluatedRun(Protocol):
         """The model that the loop calls, with its wrappers."""
 
     def announce(self, event: str, **values: Any) -> None:
-        """Announce an event. `values` are parameters that only this announcement carries."""
+        """Call the handlers of an event. `values` are additional parameters that handlers can name."""
 
 
 def evaluation_loop(
@@ -73,8 +73,8 @@ def evaluation_loop(
 ) -> EvalLoopOutput:
     """Run the model over a loader without training it.
 
-    The model stays in evaluation mode, so that handlers of the evaluation can generate with it. The next training step
-    switches the model back to training mode.
+    The model stays in evaluation mode, so that handlers of `on_evaluate` can call `model.generate`. The next training
+    step switches the model back to training mode.
 
     Args:
         run: gives the model, the arguments and the ranks.
@@ -151,10 +151,11 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield up to `most` batches, each with its number of rows and of padding rows, and a flag for the last batch.
+    """Yield up to `most` batches (None: all), and for each batch whether it is the last one.
 
-    To know the last batch, the loop must look ahead: it fetches each batch one batch earlier. This changes the random
-    draws of a collator. Without `look_ahead` the flag is always False.
+    Each batch comes with its numbers of rows and of padding rows, as in `with_padding_rows`. With `look_ahead`, the
+    function fetches the next batch before it yields a batch. So it knows whether the batch is the last one, but a
+    collator then draws its random numbers earlier. Without `look_ahead`, the answer is always False.
     """
     batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else ((batch, False) for batch in batches)
@@ -173,7 +174,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
 
 
 def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of torch's sampler; an empty list if this is unknown."""
+    """Return the number of samples of each batch of a `BatchSampler`; an empty list if the sampler has no length."""
     rows = length_of(batches.sampler)
     if rows is None:
         return []
@@ -198,13 +199,13 @@ def _batch_result(
     predict: Callable[[Any], tuple[Any, Any, Any]],
     preprocess_logits: Callable[[Any, Any], Any] | None,
 ) -> BatchResult:
-    """Predict for one batch and return the results of the rows that count.
+    """Predict for one batch and return the results of its rows, without padding rows.
 
     Args:
         run: gives the model and the arguments.
         batch: the batch, on its device.
         known: number of rows of the batch; None if the function must read the number from the batch.
-        padding_rows: number of rows at the end of the batch that do not count.
+        padding_rows: number of padding rows at the end of the batch.
         predict: returns loss, logits and labels of the batch.
         preprocess_logits: called with logits and labels; its result replaces the logits.
     """

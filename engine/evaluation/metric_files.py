@@ -49,7 +49,11 @@ def load_metric(path: str | os.PathLike[str], **options: Any) -> Any:
 
 
 def _imported(file: Path) -> types.ModuleType:
-    """Import a file in a package of its own, so that it can import its neighbours as `from .name import ...`."""
+    """Import a file and return its module.
+
+    The module belongs to a package for the folder of the file. The file can therefore import other files of this
+    folder as `from .name import ...`.
+    """
     package = f"_trainbus_metric_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:12]}"
     if package not in sys.modules:
         parent = types.ModuleType(package)

@@ -12,7 +12,7 @@ from .outputs import EvalPrediction, batches_of
 
 
 def as_metric_function(given: Any) -> Any:
-    """Return a function that computes `given`, if it is a metric of `evaluate`. Return any other value unchanged."""
+    """Return a `compute_metrics` for a metric of `evaluate`. Return any other value, such as a function, unchanged."""
     is_metric = not callable(given) and callable(getattr(given, "compute", None)) and hasattr(given, "add_batch")
     return MetricModule(given) if is_metric else given
 

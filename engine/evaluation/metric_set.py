@@ -40,8 +40,9 @@ class Metrics(StreamedMetrics):
         threshold: the probability above which `reads="sigmoid"` predicts 1.
         shift: whether a position predicts the label of the next position, as in causal language models. `perplexity`
             needs True or False. None means False for the other metrics.
-        ignore_index: the label that does not count, for classes, logits and text.
-        output: the index of the output to read, if the model has several outputs. Also the index of the labels.
+        ignore_index: labels with this value do not count. Has no effect with `reads="values"` or `reads="sigmoid"`.
+        output: the index of the output to read, if the model returns several outputs. If there are several labels, the
+            same index selects the labels.
         **options: options of the metrics. Each metric receives the options that it supports.
 
     Raises:
@@ -79,7 +80,7 @@ class Metrics(StreamedMetrics):
         self._pass: MetricPass | None = None
 
     def begin(self) -> MetricPass:
-        """Return a new, empty pass over these metrics. Each evaluation begins its own pass."""
+        """Return a new `MetricPass` without batches. Each evaluation begins its own pass."""
         return MetricPass(self.prefix, [metric.begin() for metric in self._metrics])
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
@@ -217,7 +218,8 @@ class _Measured:
 class _Collected:
     """Keeps the inputs of a metric of `evaluate`, such as class numbers, and computes the metric at the end.
 
-    The metric's own `add_batch` writes to a file. If an evaluation failed, this file would stay on the disk.
+    It does not call the metric's own `add_batch`, which writes to a file. If an evaluation failed, this file would stay
+    on the disk.
     """
 
     def __init__(self, metric: Any, options: dict[str, Any]) -> None:
@@ -235,7 +237,7 @@ class _Collected:
 
 
 def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[str, Any], options: Any) -> Any:
-    """Return a metric and its settings as a `_Chosen`. Return a `Metrics` unchanged."""
+    """Return a `_Chosen` for a metric that is given as a name, path or object. Return a `Metrics` unchanged."""
     if isinstance(given, Metrics):
         return given
     if isinstance(given, (str, os.PathLike)) and (not isinstance(given, str) or given not in BUNDLED):

@@ -1,4 +1,4 @@
-"""Results: the results of a trainer, the inputs of metric functions, and the throughput of a session."""
+"""The results that a trainer returns, the argument of metric functions, and the throughput of a session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..loss.loss_window import Losses
 class EvalPrediction:
     """The argument of `compute_metrics`.
 
-    It unpacks to `predictions, label_ids`, followed by `inputs` and `losses` if they are present.
+    It unpacks to `predictions, label_ids`, followed by `inputs` and `losses`. Each of these two is left out if it is
+    None.
 
     Args:
         predictions: outputs of the model without its loss: an array of shape (rows, ...), or a tuple of such arrays.
@@ -43,7 +44,8 @@ class EvalPrediction:
 def batches_of(prediction: EvalPrediction) -> Iterator[tuple[Any, Any]]:
     """Yield predictions and labels of each batch.
 
-    With `eval_do_concat_batches=False`, predictions and labels are lists with one entry per batch.
+    With `eval_do_concat_batches=False`, predictions and labels are lists with one entry per batch. Otherwise the
+    function yields the whole prediction as one batch.
     """
     predictions, labels = prediction.predictions, prediction.label_ids
     if isinstance(predictions, list) and isinstance(labels, list):
@@ -155,14 +157,14 @@ def plain(value: Any) -> Any:
 
 
 def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return the values that checkpoints can hold, and descriptions of the values that they cannot hold."""
+    """Return two dicts: name -> value that checkpoints can hold, and name -> description of each other value."""
     converted = plain(dict(values))
     left_out = not_plain(converted)
     return {name: value for name, value in converted.items() if name not in left_out}, left_out
 
 
 def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
-    """Return the values that JSON cannot hold: name -> description. Names that are not strings are included."""
+    """Return name -> description of each entry that JSON cannot hold, because of its value or its name."""
     found = {}
     for name, value in values.items():
         if not isinstance(name, str):
@@ -173,7 +175,7 @@ def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def _kind_not_plain(value: Any) -> str | None:
-    """Describe the first part of a value that JSON cannot hold; None if it can hold the value."""
+    """Describe the first part of a value that JSON cannot hold; None if JSON can hold the whole value."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return None
     if isinstance(value, Mapping):

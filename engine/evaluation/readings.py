@@ -105,7 +105,10 @@ class Reader:
         return tuple(part.reshape(-1) if _one_each(part) else part for part in pair)  # type: ignore[return-value]
 
     def of_values(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the outputs and labels as numbers. If only the outputs have a last dimension of size 1, remove it."""
+        """Return outputs and labels as float64 arrays of equal shape.
+
+        If the outputs have one dimension more than the labels, and its size is 1, the function removes this dimension.
+        """
         if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
             outputs = outputs.squeeze(-1)
         _check(outputs.shape == labels.shape, outputs, labels, "reads='values' needs one output for each label")

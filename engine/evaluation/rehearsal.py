@@ -47,13 +47,13 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation, from the first samples of each dataset.
 
-    The function evaluates only if this is cheap and does not change the run: the data must be in memory, the collator
-    must have no state, and the state of all functions must be copyable. At the end the function restores the modes,
-    buffers and attributes of modules, and all RNG states.
+    The function evaluates only if this is cheap and does not change the run: the datasets must be in memory, the
+    collator must have no state, and `compute_metrics` and `preprocess_logits` must be copyable. At the end the function
+    restores the modes, buffers and attributes of modules, and all RNG states.
 
     Args:
         model: the model, without a wrapper.
-        datasets: prefix of the metrics -> dataset.
+        datasets: start of the metric names, such as `eval` -> dataset.
         args: the training arguments.
         objective: computes the loss.
         collator: turns samples into a batch.
@@ -62,7 +62,7 @@ def rehearse(
         preprocess_logits: called with logits and labels; its result replaces the logits.
 
     Returns:
-        The names; None if they are not known.
+        The names; None if the function cannot find them.
 
     Raises:
         ArgumentError: for metrics that logs and checkpoints cannot hold.

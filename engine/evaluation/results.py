@@ -43,7 +43,7 @@ class Results:
             include_losses: give `compute_metrics` the loss of each row.
             as_objects: gather pickled objects instead of tensors.
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait for the others
-                less often. Nothing may then read the results of the last batch. Call `finish` after the last batch.
+                less often. Do not call `last_prediction` then. Call `finish` after the last batch.
         """
         self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
@@ -99,7 +99,7 @@ class Results:
         self._batch_rows.append(self.last_rows)
 
     def finish(self) -> None:
-        """Gather the results of the batches that wait for it. Every rank must call this method."""
+        """Gather the results of the batches that are not gathered yet. Every rank must call this method."""
         if self._waiting and self._ranks is not None:
             self.rows_gathered += gather_batches(self._collections, self._waiting, self._ranks)
             self._waiting = []
@@ -134,7 +134,7 @@ class Results:
     def row_losses(self) -> Any:
         """Return the loss of each row, shape (rows,), in the order of the loader; None if there is none.
 
-        The losses keep this order, because the mean of another order rounds differently.
+        They are not sorted into dataset order, because their mean would then round differently.
         """
         return self.losses.whole(self.rows_gathered - self.padding_rows, of=self.rows_gathered)
 
@@ -142,7 +142,7 @@ class Results:
         """Return predictions, labels and inputs of all rows, as numpy arrays in dataset order.
 
         Args:
-            order: dataset index of each row, if the loader used another order than the dataset.
+            order: dataset index of each row in the order of the loader; None if this is the order of the dataset.
             row_losses: the result of the method `row_losses`.
         """
         kept, of = self.rows_gathered - self.padding_rows, self.rows_gathered

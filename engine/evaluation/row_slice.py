@@ -41,16 +41,17 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
 def half_width(row_losses: Any, batch_size: int) -> float | None:
     """Return the half width of the 95 % confidence interval of the mean loss; None with fewer than two batches.
 
-    A model returns the mean loss of a batch, not the loss of each row. So the interval comes from the batches. With k
-    batches of n_j rows and mean losses b_j, n rows in all and the mean m = sum(n_j * b_j) / n, it is
+    A model returns the mean loss of a batch, not the loss of each row. So the function uses the batches. With k
+    batches of n_j rows and mean losses b_j, n rows in all and the mean m = sum(n_j * b_j) / n, the half width is
 
         1.96 * sqrt(sum(n_j * (b_j - m)**2) / ((k - 1) * n))
 
-    because the variance of b_j is v / n_j for a random batch, the sum over k - 1 estimates v, and the variance of m is
-    v / n. With equal batches this is 1.96 * std(b, ddof=1) / sqrt(k).
+    Let v be the variance of the loss of one row. For random batches, the variance of b_j is v / n_j, and the variance
+    of m is v / n. The sum divided by k - 1 estimates v. With batches of equal size, the half width is
+    1.96 * std(b, ddof=1) / sqrt(k).
 
     Args:
-        row_losses: the loss of the batch of each row, shape (rows,). Batches follow each other.
+        row_losses: for each row, the mean loss of its batch; shape (rows,), one batch after the other.
         batch_size: number of rows of every batch but the last.
     """
     sizes = np.diff([*range(0, len(row_losses), batch_size), len(row_losses)])

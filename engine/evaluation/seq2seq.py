@@ -22,7 +22,7 @@ DEFAULT_MAX_LENGTH = 20
 
 
 class Seq2SeqTrainer(Trainer):
-    """A `Trainer` for models that generate sequences, with the names of transformers' class.
+    """A `Trainer` for models that generate sequences. It has the interface of transformers' class.
 
     With `predict_with_generate`, predictions and evaluations with `compute_metrics` call `model.generate` on every
     batch. The generated tokens are padded and replace the logits. The class takes the arguments of `Trainer`, with a
@@ -75,7 +75,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> PredictionOutput:
         """Predict and return predictions, labels and metrics. See `Trainer.predict`.
 
-        Batches of generated sequences whose widths differ are filled up with -100.
+        If the sequences of batches have different widths, the shorter sequences are filled up with -100.
 
         Args:
             test_dataset: the dataset to predict for.
@@ -101,7 +101,7 @@ class Seq2SeqTrainer(Trainer):
         model's generation config.
 
         Args:
-            model: the model as it is called.
+            model: the model that computes the loss, with its wrappers. The unwrapped model generates.
             inputs: the batch, a dict.
             prediction_loss_only: return only the loss, and generate nothing.
             ignore_keys: keys of the model's outputs that are not predictions.
@@ -219,8 +219,8 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    The most important value is `max_length`. If it is not set, the model may generate one token more for the first
-    batch than for later batches.
+    The most important value is `max_length`. If the user does not set it, it gets its default only after the first
+    batch. The model may therefore generate one token more for the first batch than for later batches.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

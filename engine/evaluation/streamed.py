@@ -12,11 +12,11 @@ from typing import Any
 
 
 class StreamedMetrics(ABC):
-    """Metrics that read each batch of an evaluation, so that no logits are kept. `Metrics` implements them."""
+    """Metrics that read each batch of an evaluation, so that no logits are kept. `Metrics` derives from this class."""
 
     @abstractmethod
     def begin(self) -> Callable[..., dict[str, Any]]:
-        """Return a new, empty pass over these metrics. Each evaluation begins its own pass."""
+        """Return a function that adds the batches of one evaluation and returns their metrics."""
 
     @property
     @abstractmethod
