@@ -80,8 +80,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    Other errors may get notes. One note says that each sample looks like a whole batch. Another note names the tensors
-    of an error about data types.
+    Other errors are raised unchanged, but may get a note. A note can say that each sample looks like a whole batch, or
+    name the tensors with a wrong data type.
 
     Raises:
         DataError: for a label outside of the classes, or an input id without an embedding.
@@ -109,7 +109,7 @@ def indices_explained(run: Run) -> Iterator[None]:
 
 
 def _rows_in_sample(run: Run) -> int:
-    """Return the number of rows in the only sample of a batch; 0 if the tensors have different numbers of rows."""
+    """Return n if the training batch has one sample, and each tensor has shape (1, n, ...) with n > 1; otherwise 0."""
     batch = run.batch
     if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:
         return 0
@@ -150,7 +150,7 @@ _INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {le
 
 
 def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
-    """Return two texts for an error: which batch it is, and which of its samples are wrong."""
+    """Return two texts for an error: one names the batch, the other names its samples with an index out of range."""
     evaluates = activity in (EVALUATION, PREDICTION)
     batch = None if evaluates else run.batch
     size = None if batch is None else rows_of(batch)
@@ -211,6 +211,12 @@ def _evaluated_indices(run: Run) -> list[int] | None:
 
 
 def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list[int]:
-    """Return the dataset index of each sample of a batch of this rank. `number` is the number of the batch."""
+    """Return the dataset index of each sample of a batch of this rank.
+
+    Args:
+        batches: the batch sampler.
+        order: the dataset indices in the order of the sampler.
+        number: the number of the batch, from 0.
+    """
     start = number * batches.stride + batches.rank * batches.batch_size
     return [order[row % len(order)] for row in range(start, start + batches.batch_size)]

@@ -78,7 +78,12 @@ def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
 
 
 def smoothing_refusal(epsilon: float, replaces: str) -> str:
-    """Return the reason why labels cannot be smoothed with the loss that the user passes, such as `criterion`."""
+    """Return the error text for label smoothing together with a loss that the user passes.
+
+    Args:
+        epsilon: the label smoothing.
+        replaces: the argument that passes the loss, such as `criterion`.
+    """
     return (
         f"`label_smoothing_factor={epsilon}` smooths the labels of the built-in cross entropy, and `{replaces}` "
         f"replaces it. Smooth in `{replaces}`, for example with `nn.CrossEntropyLoss(label_smoothing={epsilon})`, or "

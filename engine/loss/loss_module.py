@@ -66,7 +66,8 @@ def own_copy(function: Any) -> Any:
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) -> None:
     """Average the gradients of parameters over the ranks.
 
-    A parameter that no rank used has no gradient afterwards. Every rank must call this function.
+    A rank that did not use a parameter counts with a gradient of 0. A parameter that no rank used has no gradient
+    afterwards. Every rank must call this function.
     """
     parameters = list(parameters)
     if not parameters:
@@ -185,7 +186,7 @@ class LossModule(Callback):
         return {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
 
     def _tell_other_constants(self, state: dict[str, Any]) -> None:
-        """Warn if the checkpoint replaces constants of the program, such as class weights, by different values."""
+        """Warn if constant buffers, such as class weights, have other values in the checkpoint than in the program."""
         saved = state["weights"]
         for name in state.get("constants", ()):
             given = self._given.get(name)

@@ -34,7 +34,7 @@ class LossWindow:
 
     @property
     def pending(self) -> torch.Tensor:
-        """The sum since the window was last read, a scalar. It may be changed in place."""
+        """The sum since the window was last read, a scalar. The caller may change it in place."""
         return self._sum
 
     def add(self, loss: torch.Tensor) -> None:
@@ -42,12 +42,16 @@ class LossWindow:
         self._sum += loss
 
     def skip(self, step: int) -> None:
-        """Count a batch with the average of the batches before it. transformers does this for a non-finite loss."""
+        """Count a batch with a non-finite loss as if it had the mean loss of the window, as transformers does.
+
+        Args:
+            step: number of optimizer steps that are done.
+        """
         self._sum += self._sum / (1 + step - self.since)
         self._note_nonfinite(step + 1)
 
     def add_mean(self, steps: float, share: float) -> None:
-        """Count a batch without a loss with the average of the batches before it.
+        """Count a batch that has no loss as if it had the mean loss of the window.
 
         Args:
             steps: optimizer steps since the window was last read, with the part of the current step that is done.
@@ -88,9 +92,9 @@ class LossWindow:
             self.nonfinite_step = step
 
     def drain(self) -> float:
-        """Return the sum, averaged over ranks. Add this average to `total`, and set the sum to 0.
+        """Average the sum over the ranks, add this average to `total`, and return it.
 
-        Every rank must call this method.
+        The sum is 0 afterwards. Every rank must call this method.
         """
         moved = self._gather(self._sum).mean().item()
         self._sum.zero_()
@@ -116,8 +120,8 @@ class Losses:
 
         Args:
             step: number of optimizer steps that are done.
-            name: the name under which a checkpoint has the window. A resumed run opens it with its saved state. Empty
-                for a window that no checkpoint has.
+            name: the name under which checkpoints store the window. If a resumed run opens a window with a saved name,
+                the window gets the saved state. Without a name, checkpoints do not store the window.
         """
         window = LossWindow(step, self._device, self._gather)
         self.windows.append(window)
@@ -133,13 +137,13 @@ class Losses:
             window.add(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the window `main`, with the step of its first loss, and of the named windows."""
+        """Return the state of the window `main`, the states of the named windows, and the value of `first`."""
         state: dict[str, Any] = {**self.main.state_dict(), "first": self.first}
         named = {**self._restored, **{name: window.state_dict() for name, window in self._named.items()}}
         return {**state, "windows": named} if named else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned. With an empty state, the windows start now.
+        """Restore a state that `state_dict` returned. An empty state changes nothing.
 
         A named window that is not open yet is restored when it opens.
         """

@@ -23,7 +23,7 @@ Criterion = Callable[[Any, Any], torch.Tensor]
 class Objective:
     """Computes the loss of a model and knows the names of its labels.
 
-    The loss comes from the first of these that is present: `compute_loss_func`, `criterion`, label smoothing, the
+    The loss comes from the first of these that exists: `compute_loss_func`, `criterion`, label smoothing, the
     model's own loss.
     """
 
@@ -68,7 +68,7 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses; None if `forward` hides its parameters."""
+        """Columns of a dataset that the model or the loss uses; None if `forward` names no parameter."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -89,7 +89,10 @@ class Objective:
         self._settle()
 
     def _settle(self) -> None:
-        """Set `divides_by_items`. It is an attribute, because a property would cost a call per batch."""
+        """Compute `divides_by_items` after each change of the loss.
+
+        It is an attribute, because a property would cost a function call per batch.
+        """
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
         """Whether the loss is divided by the label items of its step. A criterion is a mean over its batch, whatever
         the model accepts."""
@@ -164,9 +167,9 @@ class Objective:
         return detach(labels[0]) if len(labels) == 1 else tuple(map(detach, labels))
 
     def without_labels(self, inputs: Any) -> Any:
-        """Return the inputs for inference: the inputs that the model takes.
+        """Return a batch for inference: only the inputs that the model's `forward` accepts, without labels.
 
-        Labels are included only if the model requires them.
+        Labels stay only if `forward` requires them.
         """
         if not isinstance(inputs, Mapping):
             return inputs[:-1] if self._splits(inputs) else inputs

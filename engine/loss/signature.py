@@ -90,7 +90,10 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _passes_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Return whether parameters are `**kwargs` only, or `*args` and `**kwargs`, after `self`."""
+    """Return whether a function takes any keyword and names no parameter, as `(**kwargs)` or `(*args, **kwargs)`.
+
+    A parameter `self` does not count.
+    """
     kinds = [each.kind for name, each in parameters.items() if name != "self"]
     return kinds[-1:] == [inspect.Parameter.VAR_KEYWORD] and kinds[:-1] in ([], [inspect.Parameter.VAR_POSITIONAL])
 
@@ -129,7 +132,7 @@ class ForwardSignature:
 
     @property
     def last_named(self) -> str | None:
-        """The last parameter with a name of its own; None if there is none. Models usually take labels last."""
+        """The last parameter that is not `self`, `*args` or `**kwargs`, or None. Models usually take labels last."""
         named = [name for name, each in self.parameters.items() if each.kind not in _VARIADIC and name != "self"]
         return named[-1] if named else None
 
