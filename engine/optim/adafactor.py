@@ -154,7 +154,7 @@ def _new_state(grad: Tensor, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize(grad: Tensor, state: dict[str, Any], keep: float, eps: float) -> Tensor:
-    """Update the second moment with decay rate `keep`, and return `grad` divided by its root."""
+    """Update the second moment with decay rate `keep`, and return `grad` divided by the square root of the moment."""
     square = grad.square().add_(eps)
     if "exp_avg_sq" in state:
         moment: Tensor = state["exp_avg_sq"].mul_(keep).add_(square, alpha=1.0 - keep)

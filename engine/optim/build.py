@@ -31,7 +31,7 @@ _MADE_WITH: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
 
 
 def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
-    """Return the keyword arguments of `optimizer`, if this module built it. None for any other optimizer."""
+    """Return the keyword arguments with which this module built `optimizer`; None for any other optimizer."""
     return _MADE_WITH.get(optimizer)
 
 
@@ -67,8 +67,8 @@ def parameter_groups(
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
-        always_split: Whether to split the parameters even if `weight_decay` is 0. By default all are then in the first
-            group, because two groups with the same update take two passes.
+        always_split: Whether to split the parameters even if `weight_decay` is 0. If False, all parameters are then in
+            the first group. This is faster, because the optimizer makes one pass per group.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.
@@ -152,7 +152,7 @@ def build_optimizer(
         betas: Decay rates of the first and the second moment. For the Adam and Lion families.
         eps: Added to the root of the second moment. For the Adam family only: rmsprop, adagrad and adafactor keep their
             own default, unless `optim_args` sets it.
-        weight_decay: Decay for groups that set no decay. For schedule_free_* and stable_adamw.
+        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw receive it.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
         optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also

@@ -108,7 +108,7 @@ def _with_values(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _save_strides(value: Any) -> Any:
-    """Return each tensor as a dict with its values and strides.
+    """Return a value, with a dict of values and strides in place of each tensor. The value may be a list.
 
     The strides must be restored, because the bits of a matrix product depend on the memory layout.
     """

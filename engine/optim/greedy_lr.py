@@ -1,6 +1,4 @@
-"""GreedyLR: raises the learning rate while a metric improves, and lowers it while the metric does not improve
-(arXiv:2512.14527).
-"""
+"""GreedyLR: raises the learning rate while a metric improves, and lowers it otherwise (arXiv:2512.14527)."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ _HOOKS: WeakKeyDictionary[Optimizer, tuple[Any, ...]] = WeakKeyDictionary()
 
 
 def is_low_bit(optimizer: Any) -> bool:
-    """Return whether an optimizer is one of torchao. The classes have tensors with few bits in their state."""
+    """Return whether an optimizer is from torchao. The state of these optimizers has tensors with few bits."""
     return any(kind.__module__.partition(".")[0] == "torchao" for kind in type(optimizer).__mro__)
 
 
 def sharding_refusal(optimizer: Any, sharded_by: str) -> str:
-    """Return why an optimizer does not work with a way to shard, and the remedy. Empty if it works.
+    """Return why an optimizer does not work with a way to shard, and the remedy; an empty string if it works.
 
     Args:
         optimizer: the optimizer.
@@ -49,12 +49,12 @@ def seed_of(seed: int, step: int, call: int) -> int:
 
 
 def share_rounding_noise(optimizer: Any, seed: int, step: Callable[[], int]) -> None:
-    """Draw the noise of stochastic rounding from a seed of each step, if an optimizer rounds stochastically.
+    """Make an optimizer of torchao with stochastic rounding draw the same noise on all ranks.
 
     The optimizer draws from torch's global generator. The states of this generator may differ between ranks, and the
-    weights of the ranks would then drift apart without an error. With this function all ranks draw the same noise, and
-    the state of the generator is as before the update. It logs a warning if the optimizer rounds nothing, because no
-    weight is bfloat16.
+    weights of the ranks would then drift apart without an error. So a hook seeds the generator before each update, and
+    another hook restores the state after the update. If no weight is bfloat16, the optimizer rounds nothing, and the
+    function logs a warning. For other optimizers the function does nothing.
 
     Args:
         optimizer: the optimizer.

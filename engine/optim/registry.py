@@ -148,12 +148,12 @@ _BNB_RMSPROP = OptimizerSpec(
 
 
 def _paged(spec: OptimizerSpec) -> OptimizerSpec:
-    """Return the row of a bitsandbytes optimizer whose state is paged to host memory."""
+    """Return the row of the paged variant of a bitsandbytes optimizer. Its state can move to host memory."""
     return _with_defaults(spec, is_paged=True)
 
 
 def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
-    """Return the row of a bitsandbytes optimizer with 8-bit state. It has a quarter of the bytes of 32-bit state."""
+    """Return the row of the 8-bit variant of a bitsandbytes optimizer. Its state needs a quarter of the memory."""
     assert spec.state_bytes is not None
     eight_bit = _with_defaults(spec, optim_bits=8)
     return replace(eight_bit, state_bytes=spec.state_bytes / 4, embeddings_in_32_bits=True)

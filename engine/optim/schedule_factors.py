@@ -41,10 +41,9 @@ def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
 
 
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
-    """Linear warmup, then linear decay to 0: max(0, (T - t) / (T - W)) at step t, with W warmup steps and T steps in
-    total.
+    """Linear warmup, then linear decay to 0: max(0, (T - t) / (T - W)).
 
-    Source: BERT, arXiv:1810.04805, appendix A.2.
+    The docstring of the module defines the symbols. Source: BERT, arXiv:1810.04805, appendix A.2.
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps)
@@ -54,7 +53,8 @@ def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> floa
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
     """Linear warmup, then cosine decay: (1 + cos(2 pi p num_cycles)) / 2. After the last step the cosine continues.
 
-    Source: SGDR without restarts, arXiv:1608.03983, equation 5.
+    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. Source: SGDR without restarts,
+    arXiv:1608.03983, equation 5.
 
     Args:
         num_cycles: Number of cosine waves. The default, half a wave, ends at 0.
@@ -68,7 +68,8 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
 def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
     """Linear warmup, then `num_cycles` cosine decays from 1 to 0: (1 + cos(pi ((p num_cycles) mod 1))) / 2.
 
-    After the last step the factor is 0. Source: SGDR, arXiv:1608.03983, equation 5.
+    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the factor is 0.
+    Source: SGDR, arXiv:1608.03983, equation 5.
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps)
@@ -89,8 +90,8 @@ def polynomial(
 ) -> float:
     """Linear warmup, then polynomial decay: ((lr_init - lr_end) (1 - p) ** power + lr_end) / lr_init.
 
-    After the last step the learning rate is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert)
-    and fairseq.
+    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the learning rate
+    is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
@@ -120,7 +121,8 @@ def polynomial(
 def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
     """Linear warmup, then inverse square root decay: 1 / sqrt((t - W + timescale) / timescale).
 
-    Source: `rsqrt` of big_vision (Scaling Vision Transformers, arXiv:2106.04560, section 3.5).
+    t is the step, and W is `num_warmup_steps`. Source: `rsqrt` of big_vision (Scaling Vision Transformers,
+    arXiv:2106.04560, section 3.5).
 
     Args:
         timescale: The constant of the formula, in steps. Default: `num_warmup_steps`, or 10 000 without a warmup.
@@ -196,8 +198,9 @@ def cosine_warmup_with_min_lr(
 ) -> float:
     """`cosine_with_min_lr` with p = (t - W + 1) / (T - W), so that no step has a learning rate of 0.
 
-    The warmup starts at r = `warmup_lr_rate` and reaches 1 at its last step: r + (1 - r) t / (W - 1). Without
-    `warmup_lr_rate` the warmup is (t + 1) / W. Source: `cosine_warmup_with_min_lr` of transformers.
+    t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
+    reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate` the warmup is (t + 1) / W. Source:
+    `cosine_warmup_with_min_lr` of transformers.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.

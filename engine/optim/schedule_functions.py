@@ -41,7 +41,7 @@ def get_cosine_schedule_with_warmup(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LRScheduler:
-    """Build a schedule with linear warmup, then `num_cycles` waves of a cosine. Half a wave decays to 0 once."""
+    """Build a schedule with linear warmup, then `num_cycles` cosine waves. Half a wave (the default) ends at 0."""
     return get_scheduler(
         "cosine", optimizer, num_warmup_steps, num_training_steps, num_cycles=num_cycles, last_epoch=last_epoch
     )
@@ -92,7 +92,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LRScheduler:
-    """Build a schedule with linear warmup, then inverse square root decay. `timescale` defaults to the warmup."""
+    """Build a schedule with linear warmup, then inverse square root decay. See `inverse_sqrt` for `timescale`."""
     return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, timescale=timescale, last_epoch=last_epoch)
 
 
@@ -195,7 +195,7 @@ def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
 
 
 class LinearDecayWithWarmup(LambdaLR):
-    """The linear schedule with the name of PaddleNLP: linear warmup, then linear decay to 0.
+    """Linear warmup, then linear decay to 0. PaddleNLP has a class with this name.
 
     It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PaddleNLP's class takes the
     learning rate. This class takes the optimizer instead, because in PyTorch the optimizer holds the learning rate.
