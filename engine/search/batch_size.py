@@ -38,7 +38,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def memory_explained(run: Run) -> Iterator[None]:
     """With several ranks, replace torch's out-of-memory error with an error that names the remedy.
 
-    A rank cannot start again with a smaller batch, because the other ranks may be inside a collective of the same step.
+    A single process starts again with a smaller batch. One of several ranks cannot do this, because the other ranks may
+    be inside a collective of the same step.
 
     Raises:
         ArgumentError: if a batch does not fit in memory.
@@ -59,7 +60,7 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
 
     Args:
         run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.
-        train: one attempt.
+        train: a function that makes one attempt.
 
     Raises:
         ArgumentError: if a batch of one sample does not fit.

@@ -74,7 +74,7 @@ class TrialTrainer(Protocol):
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> TrialTrainer:
-        """Return a trainer built from inputs, with attributes that the user's class set on itself."""
+        """Return a trainer built from inputs, with the attributes that the user's class set on another trainer."""
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Return a new model."""
@@ -230,7 +230,7 @@ class Search:
 
 @contextmanager
 def _ended(trainer: TrialTrainer) -> Iterator[None]:
-    """End a trial's trainer, so that its trackers finish. The process group stays for the next trial."""
+    """After a `with` block, announce `on_end` to the callbacks of a trial. Keep the process group for later trials."""
     try:
         yield
     except BaseException:
@@ -304,7 +304,8 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
 def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
     """Return the value of rank 0 on every rank.
 
-    Rank 0 does not wait for the others, because it may be the only rank with a callback that sets arguments.
+    The function uses the store of the process group instead of a collective. If only rank 0 has a callback that sets
+    arguments, the other ranks do not call the function. In a collective, rank 0 would wait for them forever.
     """
     store = ranks.store
     if store is None:
