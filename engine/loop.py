@@ -72,7 +72,7 @@ class StepMaker(Protocol):
 
 
 class Loop:
-    """The state machine. `run()` goes from phase to phase until DONE."""
+    """The state machine of a training. `run()` goes from phase to phase until the phase is DONE."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Loop:
         position: Position,
         agree: Callable[[TrainerControl], None],
     ) -> None:
-        """Start in BEGIN.
+        """Create the loop. Its first phase is BEGIN.
 
         Args:
             bus: announces the events.

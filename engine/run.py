@@ -183,7 +183,7 @@ class Run:
     # Wrapping and releasing the model.
 
     def wrap(self, model: nn.Module) -> None:
-        """Call this wrapped model from now on; `run.model` stays the user's model."""
+        """Set the model that the run calls to a wrapped model. `run.model` stays the user's model."""
         self.model_wrapped = model
 
     def unwrap(self) -> None:
@@ -260,13 +260,13 @@ class Run:
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Give an evaluation its own record in a `with` block. Then use the record of the outer evaluation again.
+        """Give an evaluation its own record in a `with` block. Then restore the record of the outer evaluation.
 
         Args:
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the starts of the metric names, one per dataset.
-            foreign: whether the evaluation measures other data under the metric names of the trainer's eval datasets.
+            foreign: whether the evaluation uses other data than the trainer's eval datasets, with their metric names.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -287,7 +287,7 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of all evaluations at a step from which callbacks decide."""
+        """Return the metrics at a step, from the evaluations that callbacks may use for decisions."""
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -319,7 +319,7 @@ class Run:
         return provides(self.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS)
 
     def announce(self, event: str, **values: Any) -> None:
-        """Announce an event. `values` are parameters that only this announcement carries."""
+        """Call the handlers of an event. `values` are additional parameters that handlers can name."""
         self.bus.announce_checked(event, values)
 
     def log(self, logs: Mapping[str, Any]) -> None:
@@ -356,7 +356,7 @@ class Run:
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count of a clock, from 1, for filters such as `every`. `calls` is the count of `Clock.CALLS`."""
+        """Return the current step, epoch or call, counted from 1, for filters such as `every`. `calls` is the call."""
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:
@@ -376,7 +376,7 @@ class Run:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether all callbacks that request the stop only interrupt the run. A later session continues it."""
+        """Return whether each callback that requests the stop has `INTERRUPTS`, so that a later session continues."""
         stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
 

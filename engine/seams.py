@@ -51,8 +51,8 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
     """Clip gradients to `max_norm` and return their norm before clipping. With 0, only measure the norm.
 
     The result is the result of `torch.nn.utils.clip_grad_norm_` with the norm type 2, bit for bit. If all gradients are
-    dense and have one device and one dtype, the same kernels run without torch's search for groups of gradients. For
-    a small model this saves half of the time.
+    dense and have one device and one dtype, the function calls the kernels of torch directly. For a small model this
+    saves half of the time.
     """
     gradients = [weight.grad for weight in parameters if weight.grad is not None]
     if not _are_one_group(gradients):
@@ -112,7 +112,7 @@ def _step(optimizer: Optimizer) -> bool:
 
 
 def _has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether a step may run code that reads or changes the parameter groups, other than code of torch."""
+    """Return whether `optimizer.step` may run code outside of torch, which could read or change the groups."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
     return any(hooks) or not type(optimizer).__module__.startswith("torch.optim.")
 
@@ -141,7 +141,7 @@ def full_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 class Seams:
-    """How a run computes, clips and applies gradients, and how it builds and saves model and optimizer."""
+    """The functions that compute, clip and apply gradients, and that build and save model and optimizer."""
 
     prepare_model: Callable[[nn.Module], nn.Module]
     """Change the model before its optimizer is built. Default: no change."""
