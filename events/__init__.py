@@ -1,4 +1,4 @@
-"""The event system: the events of a run, the order of their handlers, and the flags that callbacks raise. No torch."""
+"""The event system: events, the order of their handlers, and flags. The package does not import torch."""
 
 from .bus import EventBus, Handle
 from .callback import Callback, TypedCallback

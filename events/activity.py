@@ -55,7 +55,7 @@ class Activity(threading.local):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Set the activity for a `with` block and restore the outer one at its end."""
+        """Set the activity for a `with` block, and restore the previous activity after the block."""
         outer, self.name = self.name, name
         self.mark(name, True)
         try:

@@ -1,4 +1,4 @@
-"""Annotations of handlers: check them against the types in the catalogue of events. Each is checked once, at attaching.
+"""Check the annotations of handlers against the types in the catalogue of events, when a callback is attached.
 
 The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts every annotation that it
 cannot resolve.
@@ -130,8 +130,7 @@ def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | Non
 
 
 def _expected_classes(expected: str) -> tuple[type, ...]:
-    """Return the classes of a type of the catalogue, without `None`. Empty if any of the classes is not imported
-    yet."""
+    """Return the classes of a type of the catalogue, without `None`; an empty tuple if a class is not imported yet."""
     parts = [part.partition("[")[0] for part in expected.split(" | ") if part != "None"]
     found = []
     for part in parts:

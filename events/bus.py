@@ -316,7 +316,7 @@ class EventBus:
         return a control, whose raised flags count as requests.
 
         The `on_error` of a callback decides what an exception of its handler does. By default it is raised, with a note
-        that names the handler. At closing events, it is raised after all other handlers ran, also after Ctrl-C.
+        that names the handler. At closing events, all other handlers run before the exception or Ctrl-C is raised.
         """
         channel = self.signals[event]
         calls = channel.calls
@@ -332,7 +332,7 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event that a callback announces itself. For a custom event, check its parameters first."""
+        """Announce an event for `run.announce`, which callbacks call. For a custom event, check `values` first."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)

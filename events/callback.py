@@ -81,8 +81,7 @@ class Callback(EventMethods):
 
     @property
     def variant(self) -> str:
-        """The name that distinguishes an additional instance, such as a second `Log`. Empty for the main instance of a
-        class.
+        """The name of an additional instance, such as a second `Log`; an empty string for the main instance of a class.
 
         An instance with a name does not replace the callback that the arguments build.
         """
@@ -98,7 +97,7 @@ class Callback(EventMethods):
         return capability in self.capabilities
 
     def conflict_with(self, other: Callback) -> str:
-        """Return why this callback does not work with `other`, and the remedy. Empty if the two work together.
+        """Return why this callback does not work with `other`, and the remedy; an empty string if the two fit.
 
         By default the method looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
         """

@@ -53,7 +53,7 @@ class Subscription:
         return f"{self.owner_id}.{self.event.name}"
 
     def __call__(self, sender: Any, **extras: Any) -> Any:
-        """Run the handler for a plain `signal.send(run, ...)` of blinker."""
+        """Run the handler if code calls `signal.send(run, ...)` of blinker directly."""
         return self.call(sender, extras)
 
 
@@ -88,7 +88,7 @@ class Channel(blinker.Signal):
 
 
 class Signals(dict[str, Channel]):
-    """All channels by event name. An unknown name is an error with the nearest name."""
+    """All channels by event name. An unknown name raises an error that suggests the nearest name."""
 
     def __missing__(self, event: str) -> Channel:
         raise SubscriptionError(f"Unknown event {event!r}{nearest(event, self)}")
@@ -99,5 +99,5 @@ Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-    """Return the handlers unchanged: an announcement calls each of them directly."""
+    """Return the handlers unchanged. As a `Route`, this lets an announcement call all handlers of the event."""
     return handlers

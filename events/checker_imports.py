@@ -21,7 +21,7 @@ _ROOT = __name__.partition(".")[0]
 def checker_imports(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the objects that a module imports only for type checkers: name -> object.
 
-    Names of modules that the program has not imported are left out. Then no object of their classes can exist yet.
+    Names of modules that the program has not imported are left out. No object of a class in them can exist yet.
 
     Args:
         names: the global names of the module, with `__file__` and `__package__`.

@@ -58,8 +58,7 @@ def call_all(
 
 
 def _began(function: Callable[..., Any], error: BaseException) -> bool:
-    """Return whether a function had begun when the caught error was raised. It had not if Ctrl-C arrived before the
-    call."""
+    """Return whether a function had begun when the caught error was raised; False if Ctrl-C came before the call."""
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     code = getattr(function, "__code__", None)
     return code is None or (inner is not None and inner.tb_frame.f_code is code)

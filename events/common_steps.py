@@ -16,7 +16,7 @@ def has_common_step(both: Any) -> bool:
 
 
 def _named(trigger: Any, both: type) -> tuple[int, ...]:
-    """Return the steps that a trigger lists, as `at(3)` does; empty if it lists no steps."""
+    """Return the steps that a trigger lists, as `at(3)` does; an empty tuple if it lists no steps."""
     if isinstance(trigger, both):
         sides: Any = trigger
         return _named(sides.left, both) or _named(sides.right, both)
