@@ -41,8 +41,8 @@ RUN = "run"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets the handler and the event around each call, and the loop sets the step. These values are attributes of
-    a small object of their own, because `TrainerControl` checks each assignment to its attributes.
+    The bus sets the handler and the event around each call, and the loop sets the step. The three values are not
+    attributes of `TrainerControl`, because each assignment to such an attribute runs a check, which takes time.
     """
 
     __slots__ = ("author", "event", "step")
@@ -106,11 +106,11 @@ class TrainerControl:
             self._note(name, "request", old, reason)
 
     def request_by_run(self, flag: Flag, reason: str) -> None:
-        """Raise a flag in the name of the run, for a request that no handler makes."""
+        """Raise a flag with the run itself as the author, because no handler makes this request."""
         self.request_for(RUN, flag, reason)
 
     def request_for(self, author: str, flag: Flag, reason: str) -> None:
-        """Raise a flag in the name of `author`, such as a callback that requested it in an earlier session."""
+        """Raise a flag with `author` as the author, such as a callback that requested it in an earlier session."""
         before, self.speaking.author = self.speaking.author, author
         self.request(flag, reason)
         self.speaking.author = before
@@ -152,9 +152,10 @@ class TrainerControl:
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
     def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
-        """Undo the writes of one author since `wishes_of` returned `wishes`.
+        """Undo the requests and vetoes that one author wrote after `wishes_of` returned `wishes`.
 
-        The ledger gets an entry for each write that is undone. `why` completes its reason: "taken back, because ...".
+        The ledger gets an entry for each change. If a request or veto is removed, the reason in the entry is "taken
+        back, because", followed by `why`.
         """
         for kind, flag in self.wishes_of(author).keys() | wishes.keys():
             of, before, old = (
@@ -171,7 +172,7 @@ class TrainerControl:
                 self._entry(author, flag, kind, old, self.asks(flag), before)
 
     def note(self, author: str, action: str, reason: str) -> None:
-        """Write an entry to the ledger about a callback: the callback failed, or was unsubscribed."""
+        """Write an entry about a callback to the ledger, for example that the callback failed or was unsubscribed."""
         self._entry(author, "callback", action, False, False, reason)
 
     def asks(self, flag: Flag) -> bool:
@@ -199,8 +200,10 @@ class TrainerControl:
     # For the loop.
 
     def take(self, flag: Flag) -> frozenset[str]:
-        """Remove the requests for `flag` and return their authors. Empty if there is no request, or if `flag` is
-        vetoed."""
+        """Remove the requests for `flag` and return their authors.
+
+        If there is no request, or if `flag` is vetoed, the returned set is empty.
+        """
         requests = self._requests[flag]
         if not requests:
             return frozenset()
@@ -214,17 +217,21 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Take the requests for `flag`, like `take`. If it returns authors, the flag reads as True until `finish`."""
+        """Remove the requests for `flag` and return their authors, like `take`.
+
+        If there are authors, `should_<flag>` stays True until a call of `finish`.
+        """
         authors = self.take(flag)
         if authors:
             self.serving.add(flag)
         return authors
 
     def finish(self, flag: Flag | None = None) -> None:
-        """End the work of a flag: it reads as False again, unless there is a new request. Default: all flags.
+        """End the work for `flag`, or for all flags if `flag` is None.
 
-        The bus calls this method before the event that says that the work is done, as transformers does. The events
-        are `on_log`, `on_evaluate`, `on_save` and `on_epoch_begin`.
+        Then `should_<flag>` is False again, unless there is a new request. The bus calls this method before the event
+        that follows the work, as transformers does. These events are `on_log`, `on_evaluate`, `on_save` and
+        `on_epoch_begin`.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 
@@ -237,7 +244,7 @@ class TrainerControl:
         return bool(self._vetoes[flag])
 
     def settle(self) -> None:
-        """End the vetoes of this step. Requests that were vetoed are dropped."""
+        """End all vetoes of this step, and drop the requests that they blocked."""
         for flag in FLAGS:
             if self._vetoes[flag]:
                 self.take(flag)
@@ -245,10 +252,13 @@ class TrainerControl:
         self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
-        """Request the raised flags of another control, which a handler written for transformers may return.
+        """Request the flags that are raised on a control that a handler returned, as handlers of transformers may do.
+
+        Args:
+            other: the value that the handler returned. A value without flags has no effect.
 
         Raises:
-            SubscriptionError: if a decorated handler returned a coroutine or a generator, which nothing runs.
+            SubscriptionError: if the value is a coroutine or a generator. Then the body of the handler did not run.
         """
         if inspect.iscoroutine(other) or inspect.isgenerator(other) or inspect.isasyncgen(other):
             kind = type(other).__name__.replace("_", " ")
@@ -264,10 +274,10 @@ class TrainerControl:
                 self.request(flag, reason="returned by the handler")
 
     def why(self, flag: Flag) -> str:
-        """Return the step, authors and reasons of the last request for `flag` that the run acted on; empty if there is
-        none.
+        """Return the step, the authors and the reasons of the last request for `flag` that the run served, as text.
 
-        Example: `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations`.
+        The text is empty if the run served no request. Example: `stopped at step 1200 by EarlyStopping: eval_loss has
+        not improved for 3 evaluations`.
         """
         name = _flag(flag)
         taken = [entry for entry in self.ledger.of(name) if entry.action == "take"]
@@ -369,7 +379,7 @@ def _joined(wishes: dict[str, str]) -> str:
 
 
 def _as_text(reason: object) -> str:
-    """Return a reason as text. A handler may give None, or an exception, which a checkpoint could not hold."""
+    """Return a reason as text, because checkpoints store reasons as text. None becomes an empty text."""
     return "" if reason is None else str(reason)
 
 

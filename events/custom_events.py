@@ -1,4 +1,4 @@
-"""Custom events: check the events that callbacks declare in `events`, and their announcements."""
+"""Checks of custom events: the events that callbacks declare in the attribute `events`, and their announcements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import SubscriptionError, nearest
 
 
 def own_events(callback: object) -> tuple[Event, ...]:
-    """Return the custom events of a `Callback`. For other objects the attribute `events` is ignored.
+    """Return the custom events that a `Callback` declares. For any other object, return an empty tuple.
 
     Raises:
         SubscriptionError: if an item of `events` is not an `Event`.

@@ -76,7 +76,7 @@ class MissingExtra(TrainbusError, ImportError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error text about an unknown name.
 
-    It is `; did you mean 'x'?` if a known name is similar, and a full stop otherwise.
+    It is `; did you mean 'x'?` if a known name is similar, and a period otherwise.
     """
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else "."
@@ -127,9 +127,10 @@ argument."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that has the same meaning as `name` in `SYNONYMS`, or else the most similar spelling.
+    """Return the name in `known` that the caller of `name` probably means; an empty text if there is none.
 
-    Empty if no name is similar.
+    If `SYNONYMS` maps `name` to a known name, the function returns this known name. Otherwise it returns the known name
+    with the most similar spelling.
     """
     known = [*known]
     meant = SYNONYMS.get(str(name))

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class EventMethods:
-    """One empty handler per event. Type checkers read the stub beside it."""
+    """One empty handler per event. Type checkers read `event_methods.pyi`."""
 
     def on_init_end(self, *args: Any, **kwargs: Any) -> Any:
         """The construction of the trainer is complete."""

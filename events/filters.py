@@ -15,7 +15,9 @@ from .stages import names
 def filter_of(
     every: int | None, once: int | None, before: int | None, after: int | None
 ) -> Callable[[int], bool] | None:
-    """Return a function that tells for a count whether the handler is called. None if there is no filter.
+    """Return a function that takes a count and returns whether the handler is called; None if there is no filter.
+
+    The count is the number of the step, epoch or announcement, from 1.
 
     Raises:
         SubscriptionError: if the filters exclude every count, or if `once` is combined with another filter.
@@ -44,8 +46,8 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
     Args:
         call: the compiled handler.
-        keep: returns whether the handler runs at a count.
-        clock: what is counted: steps, epochs or announcements. `Event.clock` has it.
+        keep: the function that `filter_of` returned. It takes a count and returns whether the handler runs.
+        clock: `Event.clock`. It says what the filter counts, which is steps, epochs or announcements.
     """
     calls = itertools.count(1)
 
@@ -56,10 +58,10 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return the value of `before=` or `after=` if it is a count; None if it names callbacks."""
+    """Return the value of `before=` or `after=` if it is an integer; None if it names callbacks."""
     return bound if isinstance(bound, int) else None
 
 
 def ids_in(bound: int | str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the ids of callbacks in `before=` or `after=`; empty if the value is a count."""
+    """Return the ids of callbacks in `before=` or `after=`; an empty tuple if the value is an integer or None."""
     return () if bound is None or isinstance(bound, int) else names(bound)

@@ -200,7 +200,7 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Return whether a name is neither similar to a parameter of the event nor a parameter of another event."""
+    """Return whether a name differs clearly from the event's parameters `known`, and no other event has it."""
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
 
@@ -226,14 +226,14 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
 
 @functools.cache
 def _reader(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return a function that reads these attributes of the run. Handlers with the same parameters share the
-    function."""
+    """Return a function that takes the run and returns its attributes `names`. Handlers with the same parameters share
+    the function."""
     return attrgetter(*names)
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """Return a function that passes all values by position. This is the usual case, and the fastest: one
-    `attrgetter`."""
+    """Return a function that calls a handler with all values by position. Most handlers use this function. It is the
+    fastest one, because one `attrgetter` reads all values."""
     if not names:
         return lambda run, extras: handler()
     read = _reader(names)

@@ -1,4 +1,4 @@
-"""Find modules of optional libraries that the program has imported already. trainbus does not import them for this."""
+"""Find a module of an optional library if the program has imported this module already. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 def imported(name: str) -> Any:
     """Return a module if its import is complete; None otherwise.
 
-    A module is in `sys.modules` before its code has run. Another thread, such as the thread of a tracker, may still be
-    importing it, and then its names are missing. So an incomplete module counts as not imported. No
-    object of its classes can exist yet, so nothing is missed.
+    Python adds a module to `sys.modules` before the code of the module has run. If another thread is still importing
+    the module, names of the module may be missing. So this function returns None for such a module. The caller looks
+    for objects of the module's classes, and such objects do not exist yet.
 
     Args:
         name: the full name, such as `transformers.loss.loss_utils`.

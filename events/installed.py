@@ -64,14 +64,14 @@ class Plugin:
 
     @property
     def file(self) -> str:
-        """The path of the file of the module, found without importing it. Empty if there is no file."""
+        """The path of the module's file, found without importing the module; an empty text if there is no file."""
         place = module_file(self.module)
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
         """Return the row of this plugin in the plugin manifest.
 
-        None if the package has no manifest, or if the row is missing, invalid or outdated.
+        Return None if the package has no manifest, or if the row is missing, invalid or outdated.
         """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
@@ -80,7 +80,8 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if the import fails. The error names the plugin, and the setting that leaves it out.
+            TrainbusError: if the import fails. The error names the plugin, and the environment variable that
+                disables the plugin.
         """
         try:
             if self.entry.pattern.fullmatch(self.value) is None:
@@ -171,7 +172,7 @@ def module_folder(module: str) -> Path | None:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the file of a module, without importing it or the packages around it; None if it is not found."""
+    """Return the file of a module, without importing the module or its parent packages; None if there is none."""
     parent, _, name = module.rpartition(".")
     if not parent:
         origin = getattr(_top(name), "origin", None)
@@ -184,7 +185,7 @@ def module_file(module: str) -> Path | None:
 
 
 def manifest_of(module: str) -> Mapping[str, Any]:
-    """Return the plugin manifest of the package of a module; empty if there is no readable manifest.
+    """Return the plugin manifest of the package of a module; an empty dict if there is no readable manifest.
 
     The manifest is in the folder of the module's package or of a parent package. The nearest manifest counts.
     """

@@ -1,6 +1,6 @@
-"""Isolation: a callback that fails or is slow need not end the run. A summary names these callbacks and the steps.
+"""Isolation: a run can continue although a callback fails or is slow. A summary names these callbacks and the steps.
 
-A callback with `on_error="raise"` and without a budget is called directly, without extra cost per event.
+A callback with `on_error="raise"` and without a budget is called directly, so isolation costs no time for its events.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Isolation:
         """Create the isolation of a bus, without failures.
 
         Args:
-            control: the flags. The writes of a failed handler are withdrawn.
+            control: the flags. If a handler fails, its requests and vetoes are withdrawn.
             detach: a function that unsubscribes a callback by its id.
         """
         self.control = control
@@ -136,8 +136,8 @@ class Isolation:
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the text for the end of a run: each callback that failed, and its first traceback. Empty if none
-        failed."""
+        """Return the text for the end of a run. It has each reported callback and the first traceback of this callback.
+        It is empty if no callback is reported."""
         lines = []
         for record in self.failures.values():
             if record.is_reported:
@@ -199,7 +199,7 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback. If all ranks decide about it together, only propose this to them."""
+        """Unsubscribe a callback. If all ranks decide about the callback together, only propose to unsubscribe it."""
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
@@ -225,7 +225,7 @@ class Isolation:
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
         """Return a function that calls a handler, and adds the time of the call to the meter of its callback.
 
-        For an event without a budget, it returns the handler unchanged.
+        For events whose time the budget does not limit, the function returns the handler unchanged.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call

@@ -67,7 +67,9 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
 
 
 def _sorted_by(follows: dict[Slot, set[Slot]], event: str) -> list[Slot]:
-    """Return the slots in topological order (Kahn, 1962). Of the slots that may come next, the earliest comes first.
+    """Return the slots in topological order (Kahn, 1962).
+
+    If several slots may come next, the lowest stage comes first. In a stage, the handler attached first comes first.
 
     Args:
         follows: slot -> the slots that must come after it.

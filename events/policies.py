@@ -118,7 +118,7 @@ class Budget:
     """One of `REMEDIES`."""
 
     def excess(self, spent: float, elapsed: float, steps: int) -> float:
-        """Return the time spent, divided by the allowed time: above 1, the callback exceeds its budget.
+        """Return the time spent, divided by the allowed time. A callback with a value above 1 exceeds its budget.
 
         Args:
             spent: the seconds in the handlers.

@@ -77,8 +77,8 @@ _METHODS = (
 def problems_of_settings(callback: object) -> list[str]:
     """Return a text for each setting of a callback that has a value of the wrong type.
 
-    The usual cause: a class uses the name of a setting for something else, for example a field `id` that holds a
-    number.
+    Such a value usually comes from a class that uses the name of a setting for something else. For example, the class
+    has a field `id` that holds a number.
     """
     cls, own = type(callback), isinstance(callback, Callback)
     found = []
@@ -108,9 +108,9 @@ _RENAME = " Every callback has the setting `{name}`: if you mean something else,
 
 
 def meaning(callback: object, name: str) -> str:
-    """Return the end of an error about a setting: the advice to rename the field or method of the class.
+    """Return the advice to rename a field or method of a class, as the end of an error about the setting `name`.
 
-    Empty if the class has no field and no method with the name of the setting.
+    Return an empty text if the class has no field and no method with this name.
     """
     is_own = name in getattr(type(callback), "__dataclass_fields__", ()) or callable(getattr(callback, name, None))
     return _RENAME.format(name=name) if is_own else ""
@@ -121,7 +121,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of a field if the annotation does not allow a `str`; empty otherwise."""
+    """Return the annotation of the field `name` if it does not allow a `str`; an empty text in all other cases."""
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):

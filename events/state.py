@@ -68,8 +68,11 @@ class TrainerState:
     the states of a resumed run and of an uninterrupted run compare as equal."""
 
     def __post_init__(self) -> None:
-        """Accept the same values as transformers: None for `log_history` and `stateful_callbacks`, and a list of
-        callbacks for `stateful_callbacks`."""
+        """Convert values that transformers accepts too.
+
+        None becomes an empty `log_history` or `stateful_callbacks`. A list of callbacks in `stateful_callbacks` becomes
+        the dict of their states.
+        """
         logs: Any = self.log_history
         states: Any = self.stateful_callbacks
         self.log_history = [] if logs is None else logs
@@ -107,8 +110,8 @@ class TrainerState:
         Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 
         Args:
-            exported: class name -> callback state. Only transformers reads these: it requires a state for each of its
-                exportable callbacks.
+            exported: class name -> callback state. Only transformers reads these states. It requires a state for each
+                of its exportable callbacks.
             **further: other values to store under the same key. `flattened` returns them.
         """
         # A callback may set a number of numpy or torch. JSON cannot hold it.
@@ -125,7 +128,7 @@ class TrainerState:
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
-        """Read a state that `save_to_json` wrote: the method of this class, or the method of transformers."""
+        """Read a state that `TrainerState.save_to_json` of trainbus or of transformers wrote."""
         return cls.from_dict(json.loads(Path(json_path).read_text(encoding="utf-8")))
 
 
@@ -163,7 +166,7 @@ def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
 
 
 def _plain(state: Any) -> Any:
-    """Return a state if JSON can hold it; otherwise an empty state."""
+    """Return a callback state if JSON can hold it; otherwise a state with empty `args` and `attributes`."""
     try:
         json.dumps(state)
     except (TypeError, ValueError):

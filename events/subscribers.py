@@ -48,16 +48,16 @@ class Subscriber:
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """Read the handlers, the stage and the id of a callback.
 
-    Handlers are the `on_*` methods that its class overrides. If such a method matches no event, this is an error. In a
-    callback of another library, it is only a warning.
+    Handlers are the `on_*` methods that its class overrides. If the name of such a method is not an event, the
+    function raises an error. For a callback of another library, the function only logs a warning.
 
     Args:
         callback: the callback.
         known: the names of all events.
 
     Raises:
-        SubscriptionError: if the object is a class, has no handler, has a method that matches no event, or requires
-            another version of the contract.
+        SubscriptionError: if the object is a class, has no handler, has a method `on_*` that is not an event, or
+            requires another version of the callback interface.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
@@ -130,7 +130,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a value that does not change when the callback changes its list, dict or set."""
+    """Return a copy of a list, dict or set, so that later changes by the callback do not change it. Return any other
+    value itself."""
     return value.copy() if type(value) in (list, dict, set) else value
 
 
@@ -216,7 +217,7 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
 
 
 def _of_lightning(callback: object) -> str:
-    """Return a sentence that says how to attach a callback of Lightning; empty for any other object."""
+    """Return a sentence that says how to attach a callback of Lightning; an empty text for any other object."""
     tops = {base.__module__.partition(".")[0] for base in type(callback).__mro__}
     name = type(callback).__name__
     return f"It is a callback of Lightning: write Lightning({name}(...))." if tops & _LIGHTNING else ""
@@ -248,7 +249,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 class Ordered(dict[Any, None]):
-    """A set that keeps the order of insertion. blinker uses it as `set_class`."""
+    """A set that keeps the order of insertion. The signals of blinker store their receivers in such a set."""
 
     def add(self, item: Any) -> None:
         self[item] = None

@@ -137,7 +137,7 @@ class Timeline:
         self._in_step = False
 
     def open(self, activity: Activity) -> None:
-        """Begin the timeline of a training, on this thread. From now on, the activities of this thread make marks when
+        """Begin the timeline of a training on this thread. From now on, the activities of `activity` make marks when
         they begin and end."""
         self.close()
         activity.mark = self._mark_activity
@@ -169,7 +169,8 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Measure the current step by part, whatever the sample. Call it for a step that is not ordinary."""
+        """Measure the current step by part, even if the sampling of steps would skip this step. Call it for a step with
+        rare work, such as a save."""
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
@@ -184,7 +185,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Mark the begin or the end of an activity of the engine, if `SCOPES` has this activity."""
+        """Make a mark at the begin or the end of an activity of the engine, if `SCOPES` has this activity."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -203,7 +204,7 @@ class Timeline:
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up the marks of the complete steps. The marks of the current step stay, unless there are very many."""
+        """Add up the marks of the complete steps. Add up the marks of the current step only if there are very many."""
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 
@@ -287,7 +288,7 @@ class Timeline:
         self._in_step = True
 
     def end_step(self) -> None:
-        """End the last step, so that it counts although no further step follows."""
+        """End the last step of the training, so that the sums include this step although no further step follows."""
         self.fold()
         if self._in_step:
             ended = self._row
@@ -296,7 +297,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Make the handlers that still run add their time to the new row instead of the ended row."""
+        """Make the handlers that still run add their time to the sums of the new step instead of the ended step."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:

@@ -17,7 +17,7 @@ _EXAMPLES = 'Pass one, such as every(500), every(1, "epoch"), every("10min") or 
 def problems_of_triggers(callback: object) -> list[str]:
     """Return a text for each dataclass field of a callback that takes a trigger and has a value of another type.
 
-    The check skips fields without a value, and fields whose annotation cannot be resolved.
+    The check skips a field that has no value, or whose annotation cannot be resolved.
     """
     found = []
     for each in fields(callback) if is_dataclass(callback) and not isinstance(callback, type) else ():
@@ -32,8 +32,11 @@ def problems_of_triggers(callback: object) -> list[str]:
 
 
 def _classes_by_default(cls: type, field: Field[Any]) -> tuple[type, ...]:
-    """Return the classes of a field whose default is a trigger, if the name `Trigger` in its annotation is the only one
-    that cannot be resolved, for example because a function imports it. Empty otherwise."""
+    """Return the classes that the annotation of a field allows, if `Trigger` is the only name that cannot be resolved.
+
+    `Trigger` cannot be resolved if, for example, only a function imports it. The function returns an empty tuple if
+    another name cannot be resolved, or if the default of the field is not a trigger.
+    """
     if not isinstance(field.type, str) or "Trigger" not in field.type or not isinstance(_default_of(field), Trigger):
         return ()
     return classes_of(field.type, {"Trigger": Trigger, **names_of_module(cls.__module__)}) or ()

@@ -52,10 +52,10 @@ class Trigger:
         return (before is None or before.step != now.step) and self.due(now, before)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        """Return the next step at which the trigger must be evaluated. Infinity if it is never due again.
+        """Return the next step at which the trigger must be evaluated; infinity if the trigger is never due again.
 
-        Between `step` and the returned step, the trigger is not due. At the returned step, it need not be due either.
-        Only steps count: the ends of epochs are always evaluated.
+        Between `step` and the returned step, the trigger is not due. At the returned step, it may be due or not.
+        This applies to the ends of steps only. Triggers are always evaluated at the ends of epochs.
         """
         return step + 1
 
@@ -74,7 +74,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether the trigger can be due before the step that `wakes` returns, because the run stops early."""
+        """Whether the trigger can be due before the step that `wakes` returns if the run stops early."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -86,8 +86,8 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step, n being `steps`. In a short run, the interval is shorter, so that the trigger
-    is due at least `times` times."""
+    """Due at the end of each step whose number is a multiple of `steps`. If `times` is given, a short run uses a
+    shorter interval, so that the trigger is due at least `times` times."""
 
     steps: int
     after: float = 0
@@ -131,8 +131,8 @@ class EveryShare(Trigger):
 
 @dataclass(frozen=True)
 class EveryEpochs(Trigger):
-    """Due at the end of every n-th epoch, n being `epochs`. If a stop cuts an epoch short, the trigger is not due: the
-    resumed run completes the epoch."""
+    """Due at the end of each epoch whose number is a multiple of `epochs`. If a stop ends an epoch early, the trigger
+    is not due, because the resumed run completes the epoch."""
 
     epochs: int
     after: float = 0
@@ -171,8 +171,8 @@ class EverySeconds(Trigger):
 
 @dataclass(frozen=True)
 class EveryCost(Trigger):
-    """Due when enough training time has passed since the last work. Then the cost of this work is at most the share
-    `overhead` of the passed time."""
+    """Due at the end of a step, if enough seconds of training have passed since the trigger was last due. The
+    seconds are enough if the last work took at most the share `overhead` of them."""
 
     overhead: float
     """The largest share of the training time that the work may take, above 0 and below 1."""
@@ -284,7 +284,7 @@ class Never(Trigger):
 
 
 def alternatives(trigger: Trigger) -> list[Trigger]:
-    """Return the triggers that are joined with `|`. For any other trigger, return the trigger itself in a list."""
+    """Return the triggers that `|` joins in `trigger`. If `trigger` has no `|`, return a list of `trigger` alone."""
     if isinstance(trigger, Either):
         return [*alternatives(trigger.left), *alternatives(trigger.right)]
     return [trigger]

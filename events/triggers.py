@@ -56,7 +56,7 @@ UNITS: dict[str, float] = {
 
 
 class _Default:
-    """The type of the default of `after`. The default shows that the caller passed no `after`."""
+    """The type of the default value of `after`. This value shows that the caller did not pass `after`."""
 
     def __repr__(self) -> str:
         return "0"

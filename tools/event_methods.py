@@ -39,7 +39,7 @@ def module() -> str:
     parts = [
         f'"""EventMethods: one empty handler per event, the base of every callback."""\n\n{NOTICE}',
         "from __future__ import annotations\n\nfrom typing import Any\n",
-        '\nclass EventMethods:\n    """One empty handler per event. Type checkers read the stub beside it."""\n',
+        '\nclass EventMethods:\n    """One empty handler per event. Type checkers read `event_methods.pyi`."""\n',
         *(
             f'    def {event.name}(self, *args: Any, **kwargs: Any) -> Any:\n        """{event.doc}"""\n'
             for event in EVENTS

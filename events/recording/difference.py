@@ -90,8 +90,8 @@ class Difference:
 def first_difference(one: Recording, other: Recording) -> Difference | None:
     """Return the first difference between two recordings; None if the runs are equal.
 
-    The sessions of a resumed run are compared as one run: events that only an interruption causes are left out. If the
-    recordings are of different ranks, values that differ between ranks are not compared.
+    The function compares the sessions of a resumed run as one run, without the events that only an interruption causes.
+    If the recordings are of different ranks, the function does not compare values that always differ between ranks.
     """
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)
@@ -124,8 +124,8 @@ def _saved_at(recording: Recording) -> set[int]:
 
 
 def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
-    """Yield the indices of the records of each evaluation that was interrupted. The next session repeats it as a
-    whole."""
+    """Yield the indices of the records of each interrupted evaluation. The next session repeats the whole
+    evaluation."""
     begun = None
     for index, record in enumerate(records):
         event = record.get("e")
@@ -141,12 +141,13 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
     """Yield the records of a run as an uninterrupted run would have them.
 
-    The end of a step, an evaluation or an epoch, and a log, have the whole state, not only its changes.
+    A recording has only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
+    `on_epoch_end` and `on_log` have the whole state. The other yielded records have no state.
 
     Args:
         recording: the recording.
         resumed: the steps at which one of the compared runs resumed.
-        left_out: names of events and of actions on flags that are not compared.
+        left_out: names of events, and of actions on flags, whose records are not yielded.
     """
     session = 0
     state: dict[str, Any] = {}
@@ -193,8 +194,10 @@ def _compared(left: Record | None, right: Record | None, ignored: frozenset[str]
 
 
 def _values(name: str, left: Any, right: Any) -> tuple[str, str] | None:
-    """Return two values as text if they differ, else None. Of two dicts, only the values that differ are in the text,
-    and durations are ignored."""
+    """Return both values of `name` as text if they differ; None if they are equal.
+
+    For two dicts, each text has only the items that differ. Durations, memory and paths in dicts are not compared.
+    """
     if left == right:
         return None
     if not (isinstance(left, dict) and isinstance(right, dict)):

@@ -61,8 +61,8 @@ class Encoder:
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield the lines of records.
 
-        The key `p` of the record of a step has the events of the step. In the line of the step, `p` has the number of
-        this sequence of events. An earlier line defines the number.
+        In the record of a step, the key `p` holds the events of the step. In the line of the step, `p` holds only the
+        number of this sequence of events. An earlier line holds the number together with the events.
         """
         for record in records:
             if "p" in record:
@@ -121,7 +121,7 @@ class Recording:
 
 
 def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
-    """Yield the records of decoded lines. The line of a step becomes one record for each event of the step."""
+    """Yield the records of lines that JSON has decoded. The line of a step gives one record per event of the step."""
     patterns: dict[int, list[str]] = {}
     for line in lines:
         if "recording" in line:
@@ -237,8 +237,9 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    The resumed run announces the events after the save of this step again. So the recording keeps the lines up to the
-    last save of this step. If the step has no save, the recording keeps the lines up to the end of the step.
+    The resumed run announces the events after the save of step `step` again. So the recording keeps the lines up to
+    the last save of this step. If the run did not save at this step, the recording keeps the lines up to the end of the
+    step.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]
