@@ -249,7 +249,10 @@ def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the section that contains a dotted key, and the last part of the key. An absent section is empty."""
+    """Return the section that contains a dotted key, and the last part of the key.
+
+    If the section is absent, an empty dict takes its place.
+    """
     *path, name = key.split(".")
     for part in path:
         config = config.get(part) or {}
@@ -265,7 +268,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _unfilled(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key that is still "auto", with the reason and the remedy."""
+    """Yield each dotted key whose value is still "auto", with a text: why it has no value, and the remedy."""
     for name, value in config.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and key not in OWN_AUTO:

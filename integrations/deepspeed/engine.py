@@ -39,7 +39,7 @@ def drop_frozen(groups: Groups) -> None:
 
 
 def prepare_process(config: dict[str, Any], run: Run) -> None:
-    """Set up what DeepSpeed requires of the process, and warn about a slow or blocked compilation."""
+    """Prepare this process for DeepSpeed, and warn if DeepSpeed will compile code or if a lock file blocks it."""
     init_single_process(run)
     disable_shm_extension()
     ignore_deprecated_names()

@@ -47,9 +47,9 @@ class OptimizerState:
         """The parameters of the engine's optimizer. With stages 1 to 3, the optimizer has no frozen parameters."""
 
     def full_state(self, keep: bool) -> dict[str, Any]:
-        """Return the full state on the host, numbered by parameter.
+        """Return the full optimizer state in host memory, in the format of `state_dict` of a torch optimizer.
 
-        Every rank must call it. A rank with `keep=False` returns {}.
+        Every rank must call this method. A rank with `keep=False` returns {}.
         """
         inner = torch_optimizer(self.engine)
         state = self._gathered_state(inner, keep) if self._sharded else inner.state_dict()["state"]
@@ -67,7 +67,7 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Give the model its own memory for the weights, with the float32 values of the optimizer."""
+        """Move the weights of the model to memory of their own, with the float32 values of the optimizer."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
@@ -131,7 +131,8 @@ class OptimizerState:
                         set_full_value(parameter, value, key)
 
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
-        """Link parameters to their part of the optimizer state. DeepSpeed links only the first group correctly."""
+        """Link each parameter to its part of the state of the tensor `flat`. DeepSpeed links only the first group
+        correctly."""
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
             lazy_init_hp_params_optimizer_state(members, flat, state)
@@ -185,7 +186,7 @@ class OptimizerState:
         return [[parameter for parameter in group if parameter in self._kept] for group in groups]
 
     def _flat_tensors(self) -> list[list[torch.Tensor]]:
-        """Return, for each nonempty group, the tensors that the optimizer updates in place of its parameters."""
+        """Return, for each nonempty group, the tensors that the optimizer updates instead of the group's parameters."""
         optimizer, inner = self.engine.optimizer, torch_optimizer(self.engine)
         if self.engine.zero_optimization_stage() < 3:
             return [group["params"] for group in inner.param_groups]
@@ -224,9 +225,9 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Put tensors into the groups of the optimizer, inside a `with` block.
+    """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    Stage 3 itself does this only during an update.
+    In stage 3, DeepSpeed itself replaces them only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):
@@ -254,7 +255,10 @@ def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tenso
 
 
 def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
-    """Return a tensor in the layout of `flat` for an entry with one value per element. Return a scalar entry itself."""
+    """Return the value for an entry of the state of the tensor `flat`, given the full value of one parameter.
+
+    A scalar is returned as it is. For one value per element, the function returns a tensor in the shape of `flat`.
+    """
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)
     # DeepSpeed's optimizers keep the step as an int, torch's as a tensor.

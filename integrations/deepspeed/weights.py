@@ -1,4 +1,4 @@
-"""The weights of a model that DeepSpeed trains: saving and loading full tensors, and writes between two steps.
+"""The weights of a model that DeepSpeed trains: saving, loading and changing them as full tensors.
 
 With stages 1 and 2, and with stage 3 in half precision, the optimizer updates float32 copies: the master weights.
 """
@@ -49,10 +49,10 @@ def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of a weight in full precision, from the optimizer's float32 copy.
+    """Return the full tensor of a weight, with the values of the optimizer's float32 copy.
 
-    Elements that the program changed since the last step have the changed value. Every rank must call this function,
-    because it gathers a sharded weight.
+    If the program changed an element since the last step, this element has the changed value. Every rank
+    must call this function, because the function gathers a sharded weight.
     """
     master = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
     weight = tensor.detach()
@@ -133,14 +133,15 @@ def full_shape(parameter: torch.Tensor) -> torch.Size:
 
 
 def _gathered(tensor: torch.Tensor, modified: bool = False) -> Any:
-    """Return a context in which a sharded weight is full. With `modified=True`, writes to the weight are kept."""
+    """Return a context manager. Inside its block, a sharded weight is full. With `modified=True`, the changes of rank 0
+    to the weight stay after the block."""
     return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if modified else None)
 
 
 def set_full_value(parameter: Any, value: torch.Tensor, key: str = "") -> None:
     """Set a parameter's master weight, or the entry `key` of its optimizer state, from the full tensor.
 
-    Each rank keeps its own shard.
+    Each rank passes the full tensor and stores only its own shard.
     """
     value = value.to(parameter.device)
     if not hasattr(parameter, "ds_tensor"):
