@@ -180,7 +180,7 @@ class FairscaleFSDP(ShardedModel):
 
 
 class _GradScaler(ShardedGradScaler):
-    """A loss scaler. If one rank finds an overflow, all ranks skip the step. Supports fused optimizers."""
+    """A loss scaler that also works with fused optimizers. If one rank finds an overflow, all ranks skip the step."""
 
     def unscale_(self, optimizer: Optimizer) -> None:
         super().unscale_(optimizer)
@@ -197,7 +197,7 @@ def _require_cuda(device: torch.device) -> None:
 
 
 def _require_elementwise(kind: str) -> None:
-    """Refuse an optimizer that gives other results on shards than on full weights."""
+    """Raise an error for a kind of optimizer that gives other results on shards than on full weights."""
     if is_shape_dependent(kind):
         raise ArgumentError(
             f"{kind} depends on the shape of a weight, and with FairscaleFSDP each rank has a flat shard of it: use "

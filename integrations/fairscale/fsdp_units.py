@@ -32,7 +32,7 @@ def plain_name(name: str) -> str:
 
 
 class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
-    """A module that gathers all its weights together. Its weights and modules keep their names in the model."""
+    """fairscale's wrapper around a module. The names of weights and modules stay the same as without the wrapper."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -187,7 +187,7 @@ def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
 
 
 def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: Ranks) -> torch.Tensor:
-    """Return the full tensor of a shard, on the device. Every rank must call it."""
+    """Return the full tensor of shape `size` on the device, from the shards of all ranks. Every rank must call it."""
     gathered: torch.Tensor = ranks.gather(shard.detach().to(device))
     return gathered[: size.numel()].view(size)
 

@@ -26,7 +26,7 @@ from ...events.stages import Stage, order
 
 
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
-    """fairscale's wrapper, changed so that rank 0 sends only the tensors of the model when it is built.
+    """fairscale's wrapper. While the wrapper is built, rank 0 sends only the tensors of the model.
 
     fairscale itself sends every value of the state dict, and fails for a value of `get_extra_state` of another type.
     With this class each rank keeps its own extra state, as with DDP.
@@ -93,7 +93,8 @@ class ShardedDDP(Callback):
 
 
 def _shard_optimizer(make: Callable[[], Optimizer]) -> OSS:
-    """Return fairscale's optimizer OSS. Each rank has an optimizer of the same class for its shard of the weights."""
+    """Return fairscale's optimizer OSS. On each rank, OSS updates one shard of the weights with the optimizer class of
+    `make`."""
     optimizer = make()
     if isinstance(optimizer, OSS):  # the trainer has trained before
         return optimizer
@@ -158,10 +159,10 @@ class _Gradients:
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
-        """Give each rank the averages of its shard, and None for the other weights.
+        """Average the gradients. Each rank gets the averages for its own shard, and None for the other weights.
 
         If no rank used a weight, its gradient stays None. If the optimizer does not have a weight, no rank owns the
-        weight. All ranks then get the average of its gradient, because the gradient counts for the norm.
+        weight. All ranks then get the average of its gradient, because the total norm includes this gradient.
         """
         weights = [weight for weight in self.wrapping.weights if weight.requires_grad]
         used_here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
@@ -203,8 +204,8 @@ class _Gradients:
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         """Clip gradients that are sharded over the ranks, and return the total norm before clipping.
 
-        The ranks exchange one norm per gradient instead of a partial sum. The norms are then added in torch's order, so
-        the total norm equals torch's norm bit for bit.
+        The ranks exchange the norm of each gradient, and not one sum per rank. Each rank then combines the norms in the
+        order of torch, so the total norm equals the total norm of torch bit for bit.
         """
         if not self.used:
             return torch.zeros((), device=self.run.device)
