@@ -52,7 +52,10 @@ class ModelArtifacts:
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Add a checkpoint that is being written to `pending`. With `only_best`, only if it holds the best model."""
+        """Add a checkpoint, which is being written, to `pending`.
+
+        With `only_best=True`, skip a checkpoint that does not hold the best model.
+        """
         if only_best and run.state.best_global_step != checkpoint.step:
             return
         metadata = {"step": checkpoint.step, "epoch": run.state.epoch, "metrics": plain_metrics(checkpoint.metrics)}
@@ -68,7 +71,10 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload the committed checkpoints, or with `wanted="end"` the current model. All ranks must call it."""
+        """Upload the committed checkpoints. With `wanted="end"`, upload the current model instead.
+
+        All ranks must call this method.
+        """
         if wanted != "end":
             self.upload_committed(tracker, run)
             return
@@ -112,9 +118,16 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Add the versions that earlier sessions uploaded.
+        """Add the versions that earlier sessions uploaded to `versions`.
 
-        The checkpoint of the resume was uploaded after its callback state was saved. So its own version is added here.
+        The callback state in a checkpoint does not have the version of this checkpoint, because the upload comes after
+        the save. So the method adds this version too.
+
+        Args:
+            run: the run.
+            run_id: the id of the wandb run.
+            step: the step of the checkpoint from which the run resumes.
+            versions: the versions in the callback state of this checkpoint.
         """
         own = {f"{name_of(run, run_id)}:step-{step}": str(run.args.output_path / f"checkpoint-{step}")}
         self.versions = {**own, **versions, **self.versions}
@@ -129,7 +142,7 @@ class ModelArtifacts:
 
 
 def delete_version(name: str, logged: Any, session: WandbSession) -> None:
-    """Delete a version of an artifact, because its checkpoint was rotated. Offline, the version stays.
+    """Delete a version of an artifact, because its checkpoint was rotated. In an offline run, do nothing.
 
     Args:
         name: the artifact and its alias, as `<artifact>:<alias>`.
@@ -151,7 +164,7 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 
 
 def name_of(run: Run, run_id: str) -> str:
-    """Return the name of the artifact: `model-` and the name of the run. If the run has no name, its id is used."""
+    """Return the name of the artifact: `model-` and the name of the run, or `run_id` if the run has no name."""
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
     valid = _valid(named or run_id)
     return f"model-{valid if valid.strip('-_.') else _valid(run_id)}"
@@ -163,5 +176,8 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _valid(name: str) -> str:
-    """Replace the characters that wandb refuses: all but ASCII letters, digits and `-_.`."""
+    """Return a name in which `-` replaces each character except ASCII letters, digits, `-`, `_` and `.`.
+
+    The name is cut to 100 characters.
+    """
     return re.sub(r"[^\w\-.]", "-", name, flags=re.ASCII)[:100]

@@ -20,7 +20,14 @@ def check_axes(axis: str | Mapping[str, str]) -> None:
 
 
 def axis_column(axis: str | Mapping[str, str], column: str) -> str:
-    """Return the column that is the x-axis of a column. The axis of an axis is the step."""
+    """Return the name of the column that is the x-axis for `column` in charts.
+
+    The x-axis of a column that is itself an axis is the step.
+
+    Args:
+        axis: the name of an axis for all columns, or a dict: pattern of a column -> name of its axis.
+        column: the name of the column.
+    """
     if column in AXES.values():
         return AXIS
     if isinstance(axis, str):

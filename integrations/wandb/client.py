@@ -50,7 +50,7 @@ class WandbSession(TrackerSession):
 
         Args:
             live: the run of the client.
-            owned: whether this session finishes it.
+            owned: whether this session finishes the run. It is False for a run that the program opened.
             request: the options with which the run was opened.
         """
         self.live, self.owned, self.request = live, owned, request
@@ -71,12 +71,12 @@ class WandbSession(TrackerSession):
         return bool(getattr(self.live, "_is_finished", False))
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Skip the rows that are written already, and start the counter of the client above `counter`.
+        """Skip later writes of rows that the run already has, and start the counter of the client above `counter`.
 
         Args:
             step: the last step of the run.
             counter: the last value of the client's counter.
-            rows: the number of rows of the last step; infinite if it is not known.
+            rows: the number of rows that the run has for this step; infinite if the number is not known.
         """
         self.last_step, self.rows_of_last_step, self.progress = step, rows, (step, counter + 1)
         if self.owned and self.live.offline:
@@ -115,7 +115,8 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.summary.update(plain))
 
     def _with_service(self, call: Callable[[], _T]) -> _T:
-        """Make a call. If the service of the client has died, or the run is finished, open the run again before it."""
+        """Call a function and return its result. If the service of the client has died, or if the run is finished, open
+        the run again before the call."""
         if not self.ended:
             try:
                 return call()
@@ -137,7 +138,7 @@ class WandbSession(TrackerSession):
         return replace(self.request, identity=stored, resumes=True, save_code=False)
 
     def _open_after_end(self) -> None:
-        """Open the run again if it is ours. If the program opened and finished it, open another one in its project."""
+        """Open the run again if this session opened it. Otherwise open a new run in the project of the finished run."""
         before, last = self.run_id, self.progress[0]
         if self.owned:
             self._open_again(self._further_part())
@@ -151,7 +152,11 @@ class WandbSession(TrackerSession):
         )
 
     def _open_again(self, request: Request) -> None:
-        """Replace the present run by the run that opens. If it is the same run, write the rows that it lacks."""
+        """Open a run for `request`, and use it instead of the current run.
+
+        If this session opened both runs, write the recent rows that the new run lacks, because the service of the
+        client died before it wrote them.
+        """
         with _LOCK:
             _OURS.pop(self.run_id, None)
         lost, opened = list(self._recent) if self.owned else [], open_run(request)
@@ -174,7 +179,7 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.config.update(dict(values), allow_val_change=True))
 
     def alert(self, title: str, text: str) -> None:
-        """Send an alert. The service drops alerts that follow each other too fast."""
+        """Send an alert. The service drops an alert that follows another one with this title within `ALERT_SECONDS`."""
         told = {"title": title[:63], "text": text, "level": "ERROR", "wait_duration": ALERT_SECONDS}
         self._with_service(lambda: self.live.alert(**told))
 
@@ -219,7 +224,8 @@ class WandbSession(TrackerSession):
 
 
 def hooks_of(live: Any) -> list[Any]:
-    """Return the list of hooks that a run of the client calls when it is finished. Another client may have none."""
+    """Return the list of hooks that a run of the client calls when it finishes. If this version of the client has no
+    such list, return a new empty list."""
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
 
@@ -235,7 +241,7 @@ def request_after(request: Request, ended: Any) -> Request:
 
 
 def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Return the path of each value of a row. Values of a nested dict are columns of their own."""
+    """Return the path of each value of a row, as a tuple of keys. Each value of a nested dict has a path of its own."""
     found: list[tuple[str, ...]] = []
     for name, value in row.items():
         found += _leaves(value, (*above, name)) if isinstance(value, Mapping) else [(*above, name)]
@@ -243,7 +249,7 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 
 
 def open_run(request: Request) -> WandbSession:
-    """Open the run. Use the run that the user opened, if there is one. Go offline if the service fails.
+    """Open the run. If the user opened a run, use that run instead. If the service fails, open the run offline.
 
     Raises:
         Exception: errors of `wandb.init` in offline mode.
@@ -295,7 +301,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity in a folder. If that fails, only warn, because checkpoints have the id too."""
+    """Store the identity in a folder. If this fails, the function only warns, because checkpoints have the id too."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -303,7 +309,7 @@ def _store(folder: Path, known: Identity, opens: bool = False) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish an earlier run of this process with the same id, because the client has one stream per id.
+    """Finish an earlier run of this process with the id `run_id`. The client cannot write two runs with one id.
 
     The file of the earlier run is then complete.
     """
@@ -314,7 +320,10 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written its segment, and until a new segment gets a new folder."""
+    """Wait until the service of a killed program has written its segment.
+
+    Wait also until the folder of a new segment gets another name. The name has the time in seconds.
+    """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
         # The client names a folder by the second, and would write over the file of a part from the same second.
@@ -323,7 +332,10 @@ def _wait_for_earlier(known: Identity) -> None:
 
 
 def _continue(session: WandbSession) -> None:
-    """Find the last step of a resumed run, online from the service, offline from the files of the run."""
+    """Find the last step of a resumed run, and make the session skip the rows that the run already has.
+
+    If the run is online, the service knows this step. Otherwise the step comes from the files of the run.
+    """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
     with _LOCK:
@@ -354,7 +366,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Name the account of the wandb user as the author of writes to the control, inside a `with` block."""
+    """Make the wandb account the author of all writes to the control, inside a `with` block."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

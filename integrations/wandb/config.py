@@ -64,7 +64,10 @@ def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a nested config that differ, nested in the same way. A removed value becomes None."""
+    """Return the values of the config `now` that differ from `before`, nested in the same way.
+
+    A value that is missing in `now` becomes None.
+    """
     changed: dict[str, Any] = {}
     for name in [*before, *(name for name in now if name not in before)]:
         was, value = before.get(name), now.get(name)
@@ -142,7 +145,7 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return a value as JSON stores it. A resume compares it with the stored value."""
+    """Return a value in the form that it has after it is stored as JSON, so that a resume can compare both."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

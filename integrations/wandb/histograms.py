@@ -1,5 +1,6 @@
-"""Histograms of gradients and weights at log steps, collected in event handlers, because hooks in the model would
-break compiled graphs.
+"""Histograms of gradients and weights at log steps.
+
+Event handlers collect them, because hooks in the model would break compiled graphs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,20 @@ BINS = 64
 
 @dataclass
 class Histograms:
-    """Collects histograms in the step before a log, and adds them to the row of the log."""
+    """Collects histograms in each step whose end has a log. The tracker adds them to the row of this log."""
 
     _columns: dict[str, Any] = field(default_factory=dict)
     _handle: Handle | None = None
 
     def attach(self, run: Run, watch: str, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to `on_gradients`, on every rank. A run without histograms has no extra cost."""
+        """Subscribe to `on_gradients`. Call this method on every rank, but only if the user wants histograms.
+
+        Args:
+            run: the run.
+            watch: `gradients`, `parameters` or `all`.
+            writes: a function that takes the run. It returns whether this rank writes the wandb run.
+                Other ranks collect nothing.
+        """
         if self._handle is not None:
             self._handle()
 
@@ -52,9 +60,9 @@ def logs_next_step(run: Run) -> bool:
 
 
 def columns_of(model: Any, watch: str) -> dict[str, Any]:
-    """Return the histograms of a model: `gradients/<name>`, `parameters/<name>` or both.
+    """Return the histograms of a model as columns: `gradients/<name>`, `parameters/<name>` or both, as `watch` says.
 
-    A sharded weight gives the histogram of this rank's shard.
+    For a sharded weight, the histogram has only the values of this rank's shard.
     """
     columns: dict[str, Any] = {}
     for name, weight in model.named_parameters():
@@ -67,7 +75,7 @@ def columns_of(model: Any, watch: str) -> dict[str, Any]:
 
 
 def histogram_of(values: torch.Tensor) -> Any:
-    """Return the histogram of the finite values of a tensor, in 64 bins; None if there are none."""
+    """Return the histogram of the finite values of a tensor, in 64 bins; None if no value is finite."""
     local = values.to_local() if hasattr(values, "to_local") else values
     with torch.no_grad():
         flat = (local.coalesce().values() if local.is_sparse else local).detach().flatten().float()

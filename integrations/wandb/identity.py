@@ -1,7 +1,7 @@
 """The identity of a wandb run: its id and its segments, in a file of the output folder.
 
-A segment is one process's part of a run: a folder that the client writes. The file exists before the first checkpoint.
-The name of the file begins with `_`, so a push of the output folder to a hub skips it.
+A segment is the part of a run that one process wrote. It is a folder of the client. The file with the identity exists
+before the first checkpoint. Its name begins with `_`, so a push of the output folder to a hub skips the file.
 """
 
 from __future__ import annotations
@@ -66,12 +66,15 @@ class Identity:
 
     @property
     def listed(self) -> list[Segment]:
-        """The segments to upload, in the order of their steps. A part that is open has an empty file at first."""
+        """The segments to upload, in the order of their steps. The last segment is included even if it is empty."""
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
 
     def written(self, axis: str) -> Written:
-        """Return the last step, its rows, and the last counter of all segments on this machine."""
+        """Return the last step of all segments on this machine, the number of its rows, and the last counter.
+
+        `axis` is the column with the step.
+        """
         found = [_read(part, axis) for part in self.segments]
         step = max((part.step for part in found), default=-1)
         rows = sum(part.rows for part in found if part.step == step)
@@ -94,11 +97,12 @@ def load(folder: Path, run_id: str | None = None) -> Identity | None:
 
 
 def load_last(folder: Path, number: int) -> Identity | None:
-    """Return the run that one of several `Wandb` callbacks of a trainer opened last.
+    """Return the identity of the last run that one of several `Wandb` callbacks of a trainer opened; None if none.
 
     Args:
         folder: the output folder.
-        number: the number of the callback; see `numbered`. It is the end of the id, except for the first callback.
+        number: the number of the callback; see `numbered`. The ids of its runs end with this number. For the first
+            callback the number is 1, and the ids do not have it.
     """
     return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
 
@@ -110,12 +114,12 @@ def _number(run_id: str) -> int:
 
 
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
-    """Write the identity to the output folder atomically. Other runs of the folder keep theirs.
+    """Write the identity of a run to the output folder atomically. The stored identities of other runs stay.
 
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run opens now, so that it is the last one.
+        opens: whether the run is opened now. The run is then stored as the last one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)

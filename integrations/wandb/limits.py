@@ -71,7 +71,8 @@ class Guard:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that the client can write: a tensor of one element becomes a number, an unknown object a text."""
+    """Return a value that the client can write. For example, a tensor of one element becomes a number, and an object of
+    an unknown class becomes a text."""
     if isinstance(value, torch.Tensor):
         return plain_value(value.item() if value.numel() == 1 else value.detach().to_dense().cpu().tolist())
     if getattr(getattr(value, "dtype", None), "kind", "") == "O" and hasattr(value, "tolist"):
@@ -94,7 +95,7 @@ def plain_value(value: Any) -> Any:
 
 
 def loss_not_finite(logs: Mapping[str, Any]) -> str:
-    """Return the first logged loss that is NaN or infinite, as text; empty if all are finite."""
+    """Return the name and value of the first logged loss that is NaN or infinite; an empty text if all are finite."""
     values = ((name, value) for name, value in plain(dict(logs)).items() if "loss" in str(name))
     return next((f"{name} is {value}" for name, value in values if isinstance(value, float) and value - value), "")
 

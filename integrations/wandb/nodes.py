@@ -16,10 +16,10 @@ from .options import OFFLINE
 
 
 def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Raise an error for options that the shared mode of the client does not support.
+    """Check that the shared mode of the client supports the options.
 
     Raises:
-        ArgumentError: for a mode that does not use the service, or for an option with which the client loses rows.
+        ArgumentError: if `mode` is an offline mode, or if the client would drop rows because of an option.
     """
     if mode in OFFLINE:
         raise ArgumentError(

@@ -115,8 +115,8 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Keep the client from sending its own errors to the service. If the service is down, this would delay the exit by
-    30 s."""
+    """Keep the client from reporting its own errors to the service, inside a `with` block. If the service is down, such
+    a report would delay the exit by 30 s."""
     name = "WANDB_ERROR_REPORTING"
     if name in os.environ:
         yield

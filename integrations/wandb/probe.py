@@ -1,4 +1,4 @@
-"""Ask whether the service answers, before the client tries. The client's own attempts have no common time limit."""
+"""Check that the service answers before the client connects, because the client has no limit for its total time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import wandb
 
 
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
-    """Return why the service does not answer; empty if it does.
+    """Return why the service does not answer; an empty text if it does.
 
-    Any HTTP answer except a server error counts as available. The client checks the key, because its error message is
-    better.
+    Any HTTP answer except a server error means that the service is available. This includes the answer to a wrong key:
+    the client checks the key later, and its error message is better.
 
     Args:
         settings: the fields of `wandb.Settings` that the user set.

@@ -38,9 +38,13 @@ class Written:
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
-    """Yield the complete records of a file, starting at a block.
+    """Yield the complete records of a file.
 
-    The iteration ends at an incomplete record, which a crash can leave.
+    The function stops at an incomplete record, which a crash can leave.
+
+    Args:
+        path: the `.wandb` file.
+        start: the position of the first block to read, in bytes.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -96,7 +100,7 @@ def last_written(path: Path, axis: str) -> Written:
 def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
     """Wait until the file of a finished segment has its last record.
 
-    Return False if the record does not appear within some seconds.
+    Return False if the record does not appear within the given seconds.
     """
     deadline = time.monotonic() + seconds
     while not is_complete(folder):
@@ -107,12 +111,12 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def missing_rows(folder: Path, axis: str, step: int) -> str:
-    """Return what the file of an offline segment lacks, as text; empty if it has the rows up to a step.
+    """Return a text that says which rows the file of an offline segment lacks; an empty text if it has all rows.
 
     Args:
         folder: the folder of the client.
         axis: the column with the step.
-        step: the last step that the client received.
+        step: the step of the last row that the client received.
     """
     files = sorted(folder.glob("run-*.wandb"))
     if not files:
@@ -128,7 +132,7 @@ def missing_rows(folder: Path, axis: str, step: int) -> str:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until no process writes to a segment any more, for some seconds at most.
+    """Wait until no process writes to a segment any more, for at most 2 * `QUIET_SECONDS`.
 
     The service of wandb can run longer than the killed program that started it.
     """

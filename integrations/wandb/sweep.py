@@ -35,7 +35,10 @@ class WandbSweep:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Start a sweep, or join the sweep `sweep_id`. Return the best trial that ran in this process."""
+        """Start a sweep, or join the sweep that the option `sweep_id` names.
+
+        Return the best trial that ran in this process.
+        """
         direction = search.single_direction("wandb")
         for option in search.options:
             if option not in OPTIONS:
@@ -108,5 +111,5 @@ class _Trials:
 
 
 def _in_sections(key: str) -> str:
-    """Return the name of a value in the rows, such as `eval/loss` for `eval_loss`. A sweep needs it for its metric."""
+    """Return the name that a logged value has in the rows, such as `eval/loss` for `eval_loss`."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

@@ -24,13 +24,15 @@ class EvaluationTables:
     _handles: tuple[Handle, ...] = ()
 
     def attach(self, run: Run, wanted: Predictions, add: Any, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to the events of evaluations. A run without tables has no extra cost.
+        """Subscribe to the events of evaluations. Call this method on every rank, but only if the user wants tables.
 
         Args:
             run: the run.
             wanted: the settings of the tables.
-            add: a function. It is called as `add(run, columns)` after the evaluation of each dataset.
-            writes: whether this rank writes the run. Other ranks collect nothing.
+            add: a function that adds columns to the row of the step. After the evaluation of each dataset, it is called
+                as `add(run, columns)`.
+            writes: a function that takes the run. It returns whether this rank writes the wandb run.
+                Other ranks collect nothing.
         """
         for handle in self._handles:
             handle()
