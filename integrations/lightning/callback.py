@@ -231,10 +231,10 @@ def is_overridden(callback: Any, hook: str) -> bool:
 
 
 def refuse_unusable(callback: Any) -> None:
-    """Check that a callback of Lightning works here.
+    """Check that a callback of Lightning works in trainbus.
 
     Raises:
-        ArgumentError: if not, with the remedy.
+        ArgumentError: if the callback does not work. The error says what to use or change.
     """
     name = type(callback).__name__
     if not isinstance(callback, known.Callback):

@@ -21,7 +21,7 @@ _STAGE = {"train": "fit", "evaluate": "validate", "predict": "predict"}
 
 
 class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does not read Lightning
-    """A module of Lightning that holds the model as `model`. Other attributes are read from the model."""
+    """A module of Lightning that holds the model as `model`. It reads all other attributes from the model."""
 
     def __init__(self, model: nn.Module) -> None:
         """Hold a model."""
@@ -30,7 +30,7 @@ class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does n
 
     @staticmethod
     def of(run: Run) -> lightning.LightningModule:
-        """Return the model if it is a module of Lightning, else a view of it."""
+        """Return the model of a run if it is a module of Lightning; otherwise a view of the model."""
         return run.model if isinstance(run.model, lightning.LightningModule) else ModuleView(run.model)
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class Strategy:
         return self._run.ranks.broadcast_object(value)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all ranks, or at least one rank, decided True."""
+        """Return whether all ranks passed `decision=True`; with `all=False`, whether at least one rank did."""
         ranks = self._run.ranks
         if ranks.single_process:
             return bool(decision)
@@ -256,7 +256,8 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """The loggers that a callback of Lightning sees: only this view. Its values join the next log of the run."""
+        """The loggers that a callback of Lightning sees. The list has only this view. The next log of the run includes
+        the values that the callback logs to the view."""
         return [self]
 
     @property
@@ -276,7 +277,10 @@ class TrainerView:
     # What the adapter calls.
 
     def request_stop(self) -> None:
-        """Request the end of the training if the callback set `should_stop`. Some callbacks give a reason later."""
+        """Request the end of the training if the callback set `should_stop`.
+
+        Call this method after the hook, because some callbacks set the reason after `should_stop`.
+        """
         if self._stops:
             reason = getattr(self.callback, "stopping_reason_message", None) or "trainer.should_stop = True"
             self.__dict__["_stops"] = False
@@ -300,7 +304,7 @@ class TrainerView:
         return changed
 
     def step_schedules(self) -> None:
-        """Step a schedule that the callback created, at the end of an epoch."""
+        """Step each schedule that the callback created with the interval `epoch`. Call it at the end of an epoch."""
         for config in self.lr_scheduler_configs:
             if config.interval == "epoch":
                 schedule: Any = config.scheduler
