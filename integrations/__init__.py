@@ -172,7 +172,8 @@ def way_to_shard(args: Any) -> str:
     The name is empty if torch shards the training, or if nothing is sharded.
 
     Raises:
-        ArgumentError: in a single process, with the remedy. DeepSpeed also works there, for offloading.
+        ArgumentError: if the strategy does not work in a single process. DeepSpeed does not raise it, because it can
+            offload in a single process.
     """
     row = Strategy.selected_by(args).row
     if not row.single_process and args.world_size == 1:

@@ -58,7 +58,7 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 
 
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
-    """Link files of a checkpoint into a staging folder, so that they survive the rotation of the checkpoint.
+    """Link files of a checkpoint into a staging folder, so that a rotation of the checkpoint does not delete them.
 
     On a file system without hard links it copies them. The files of a checkpoint never change, so a link is sufficient.
 
@@ -83,7 +83,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
-    """Return the results of known metrics in the form of the hub: one row per task, dataset and metric."""
+    """Return the values of known metrics as `EvalResult`: one object per task, dataset and metric."""
     tags = facts.dataset_tags
     names = (*facts.datasets, *tags[len(facts.datasets) :])
     configurations = (*facts.dataset_args, *[None] * (len(tags) - len(facts.dataset_args)))
@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Warn that the repository could not be created. Later failures are logged at level INFO."""
+        """Raise an error, or log that the repository could not be created. After the first warning, the level is INFO."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ def architecture(model: Any) -> str:
     """Return the architecture of a model of transformers, such as `llama`, from `config.model_type`.
 
     Raises:
-        ModelError: if the model has no `config.model_type`. The kernels are chosen by it.
+        ModelError: if the model has no `config.model_type`. liger-kernel chooses the kernels by this name.
     """
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if not kind:

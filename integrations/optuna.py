@@ -24,7 +24,10 @@ class OptunaSearch:
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return values for learning rate, epochs, seed and batch size, from the ranges of transformers."""
+        """Return the values that optuna suggests for learning rate, epochs, seed and batch size.
+
+        The ranges are the default ranges of transformers.
+        """
         return {
             "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
             "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 5),

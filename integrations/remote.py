@@ -128,10 +128,10 @@ class RemoteStore(Callback):
 
 
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
-    """Copy a checkpoint folder into a store.
+    """Copy a checkpoint folder into a folder of a store.
 
-    If the store has a complete checkpoint of this name, it stays until the new copy is complete under another name. So
-    the store has a complete copy at every moment.
+    The store may already have a complete checkpoint with this name. This earlier copy stays until the new copy is
+    complete under another name. So the store has a complete copy at every moment.
     """
     target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
     local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
@@ -145,7 +145,13 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 
 
 def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
-    """Copy files into a folder of a store that does not exist or is incomplete. The manifest is copied last."""
+    """Copy files into the folder `target` of a store, and replace what is in the folder. Copy the manifest last.
+
+    Args:
+        system: the file system of the store.
+        target: the folder.
+        local: path inside of the folder -> local file.
+    """
     remove(system, target)
     for name in sorted(local, key=lambda name: (name == MANIFEST, name)):
         remote = target / name
@@ -222,7 +228,7 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
 
 
 def fetch(system: Any, root: PurePosixPath, target: Path) -> list[str]:
-    """Copy a remote checkpoint to a local folder, unless it is damaged. Return the problems of a damaged one."""
+    """Copy a remote checkpoint to a local folder and return its problems. With problems, the folder does not change."""
     staging = target.with_name(f".fetch-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)

@@ -99,7 +99,7 @@ class TensorBoard(RowTracker):
 
     @property
     def writer(self) -> SummaryWriter | None:
-        """The open writer, for anything that is not a logged value, such as a graph. None if it is not open."""
+        """The open writer, for anything that is not a logged value, such as a graph; None if no writer is open."""
         return self._session.writer if isinstance(self._session, TensorBoardSession) else None
 
     def unfinished_run(self, run: Run) -> str | None:
@@ -146,7 +146,8 @@ def _folder(base: Path, opening: Opening) -> Path:
 
 
 def last_step(folder: Path, upto: int) -> tuple[int, int]:
-    """Return the last step in the event files that is not above `upto`, and its number of rows; -1 and 0 if none."""
+    """Return the last step up to `upto` in the event files, and the number of rows of this step; (-1, 0) if there is no
+    such step."""
     reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
     before = reader.level
     reader.setLevel(logging.ERROR)

@@ -40,7 +40,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern names a module, or a module around it.
+    """Return whether a pattern matches the name of a module or of one of its parent modules.
 
     Args:
         name: the name of the module, such as `model.layers.0.mlp.up_proj`.
@@ -50,7 +50,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
-    """Return why a linear layer stays in the usual precision. Empty if the layer can be converted.
+    """Return why a linear layer stays in the usual precision; an empty text if the layer can be converted.
 
     Args:
         name: the name of the layer in the model.
@@ -74,7 +74,7 @@ def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
 
 
 def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
-    """Divide the linear layers of a model.
+    """Divide the linear layers of a model into layers that compute in float8 and layers that do not.
 
     The output layer of a transformers model, `get_output_embeddings()`, always stays in the usual precision.
 
@@ -97,7 +97,7 @@ def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn
 
 
 def hardware_problem(device: str, capability: tuple[int, int] | None) -> str:
-    """Return why a device does not multiply float8 matrices. Empty if it does.
+    """Return why a device does not multiply float8 matrices; an empty text if it does.
 
     Args:
         device: the type of the device, such as `cuda`.
@@ -191,7 +191,10 @@ class Float8(Callback):
         )
 
     def _check(self, model: nn.Module, layers: dict[str, nn.Linear], kept: dict[str, str]) -> None:
-        """Raise an error if no layer can be converted, or if an entry of `skip` has no effect."""
+        """Raise an error if no layer can be converted, or if an entry of `skip` matches no linear layer.
+
+        The default entries of `skip` need not match a layer.
+        """
         names = [*layers, *kept]
         for pattern in self.skip:
             if pattern not in USUAL and not any(matches(name, pattern) for name in names):
@@ -230,7 +233,7 @@ def _in_float8(layer: nn.Linear, config: Float8LinearConfig) -> Callable[[torch.
 
 
 def _output_layer(model: Any) -> Any:
-    """Return the output layer that a transformers model names; None if it names none."""
+    """Return the layer that `get_output_embeddings()` of a transformers model returns; None for other models."""
     find = getattr(model, "get_output_embeddings", None)
     try:
         return find() if callable(find) else None
@@ -239,7 +242,7 @@ def _output_layer(model: Any) -> Any:
 
 
 def _listed(kept: dict[str, str], most: int = 8) -> str:
-    """Return names with reasons as text: at most this many, and the number of the others."""
+    """Return the first `most` names of layers with their reasons, and the number of the other layers, as text."""
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])
