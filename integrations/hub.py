@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Raise an error, or log that the repository could not be created. After the first warning, the level is INFO."""
+        """Raise an error, or log that the repository could not be created. Only the first log is a warning."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"
