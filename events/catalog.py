@@ -272,7 +272,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     _shared(
         "on_optimizer_step",
-        "The weights are updated, and the gradients still exist. If the update is skipped, no event is announced.",
+        "The weights are updated, and the gradients still exist. Not announced if the update is skipped.",
         _BEFORE_UPDATE,
         Clock.STEP,
     ),
