@@ -153,7 +153,15 @@ class OptimizerInBackward(Callback):
 
     @contextmanager
     def _around(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Enter a context in which backward updates the weights. A backward outside of the context does not."""
+        """Enter a context in which backward updates the weights. A backward outside of the context does not.
+
+        Args:
+            model: not used.
+            last: whether this is the last batch of its step.
+
+        Raises:
+            ArgumentError: if `last` is False, because the step then has several batches.
+        """
         if not last:
             raise ArgumentError(
                 "OptimizerInBackward updates after each batch, but this step has several batches. Set "

@@ -168,11 +168,12 @@ class Watch:
     """Compares the run before and after each handler of the callback under test."""
 
     def __init__(self, trainer: Trainer, subject: Subject) -> None:
-        """Watch a trainer.
+        """Prepare to record what the handlers of a callback print, draw and change.
 
         Args:
             trainer: the trainer.
-            subject: the callback under test. The field `reporter` of the subject says which handlers only observe.
+            subject: the callback under test. Handlers that may only observe: all if `subject.reporter` is True, none if
+                it is False, and the handlers in MEASURE and REPORT if it is None.
         """
         self.trainer, self.subject = trainer, subject
         self.printed: list[str] = []
