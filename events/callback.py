@@ -41,7 +41,7 @@ class Callback(EventMethods):
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` (detach at the third error) or `retry(3, then='warn')` (retry, then warn)."""
     budget: str | None = None
-    """The longest time that the handlers may take per step. The value is a share of the step time such as `2%`, or a
+    """The longest time that the handlers may take per step, as a share of the step time such as `2%`, or as a
     time such as `200us`. None: no limit."""
     over_budget: str = "warn"
     """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call the handlers at

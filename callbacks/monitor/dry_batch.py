@@ -83,7 +83,11 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def _metrics_of(run: Run) -> Iterator[str]:
-    """Yield the metrics that callbacks read and that only an evaluation of the run can measure."""
+    """Yield the names of the metrics that callbacks or `metric_for_best_model` read from planned evaluations.
+
+    A metric that a handler of the user or an additional `Evaluate` may measure is left out. A run without planned
+    evaluations gives no name.
+    """
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS):
         return

@@ -189,7 +189,14 @@ def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _saved_state(path: str, generator: Any) -> dict[str, Any] | None:
-    """Return the state of a generator; None if it has none that a checkpoint can hold."""
+    """Return the state of a random generator in a form that a checkpoint can save.
+
+    Return None if a checkpoint cannot save it, as for `random.SystemRandom`.
+
+    Args:
+        path: where the generator was found, such as `train_dataset.generator`.
+        generator: the generator.
+    """
     if isinstance(generator, torch.Generator):
         return {"kind": "torch", "device": str(generator.device), "state": generator.get_state()}
     if isinstance(generator, np.random.RandomState):

@@ -157,7 +157,12 @@ def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, 
 
 
 def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
-    """Return the parts of several batches from all ranks, joined: the first batch of all ranks, then the second, ..."""
+    """Gather one value per batch from all ranks and join them: the first batch of each rank, then the second, ...
+
+    Args:
+        parts: for each batch of this rank, a tensor, or mappings and sequences of tensors.
+        ranks: the ranks.
+    """
     first = parts[0]
     if isinstance(first, Mapping):
         return type(first)({key: _gathered_in_turn([part[key] for part in parts], ranks) for key in first})  # type: ignore[call-arg]

@@ -1,4 +1,8 @@
-"""Compute the lengths of all samples of a table. The offsets of list columns give them without reading values."""
+"""Compute the length of every sample of an Arrow table.
+
+Arrow stores where each list begins and ends, so the values of a list column are not read. A column that holds the
+lengths is read.
+"""
 
 from __future__ import annotations
 
