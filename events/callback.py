@@ -41,8 +41,8 @@ class Callback(EventMethods):
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` (detach at the third error) or `retry(3, then='warn')` (retry, then warn)."""
     budget: str | None = None
-    """The longest time that the handlers may take per step, as a share of the step time such as `2%`, or as a
-    time such as `200us`. None: no limit."""
+    """The longest time for the handlers per step: a share of the step time (`2%`), or a time (`200us`). None: no
+    limit."""
     over_budget: str = "warn"
     """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call the handlers at
     fewer steps). `thin` needs a callback whose handlers run in REPORT."""
