@@ -210,10 +210,12 @@ def chart(result: Result, path: Path) -> None:
     tasks = [task for task in tasks if not task.startswith("GPT-2") and result.row(task, OURS).base == RAW]  # type: ignore[union-attr]
     kinds = list(dict.fromkeys((curve.size_of, curve.unit) for curve in result.curves))
     lines = -(-len(kinds) // 2)
-    figure = Figure(figsize=(10, 1.2 + 0.34 * len(tasks) + 3.2 * lines), layout="constrained")
+    heights = [1.2 + 0.34 * len(tasks), 3.6 * max(lines, 0.01)]
+    figure = Figure(figsize=(10, sum(heights)), layout="constrained")
     FigureCanvasSVG(figure)
-    grid = figure.add_gridspec(1 + lines, 2, height_ratios=[1.2 + 0.34 * len(tasks), *[3.2] * lines])
-    axes = figure.add_subplot(grid[0, :])
+    # Each part has margins of its own, so the long names of the tasks do not make the curves narrow.
+    top, bottom = figure.subfigures(2, 1, height_ratios=heights)
+    axes = top.subplots()
     for name, colour in colours.items():
         places, middles, ranges = [], [], []
         for place, task in enumerate(tasks):
@@ -240,7 +242,7 @@ def chart(result: Result, path: Path) -> None:
         axes.legend(ncols=6, loc="lower center", bbox_to_anchor=(0.4, 1.0), fontsize=8, frameon=False)
     dashes = ("-", "--", ":", "-.")
     for index, (kind, unit) in enumerate(kinds):
-        axes = figure.add_subplot(grid[1 + index // 2, index % 2])
+        axes = bottom.add_subplot(lines, 2, index + 1)
         curves = [curve for curve in result.curves if (curve.size_of, curve.unit) == (kind, unit)]
         named = list(dict.fromkeys(curve.task for curve in curves))
         for curve in curves:
@@ -252,7 +254,7 @@ def chart(result: Result, path: Path) -> None:
         axes.set_xlabel(kind)
         axes.set_ylabel("seconds" if unit == "s" else unit)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=6, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+        axes.legend(fontsize=6, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainbus"}):
         figure.savefig(path, metadata={"Date": None})
 
