@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
+from ...events.composition import is_rank_local
 from ...events.control import TrainerControl
 from .callback_states import matched, owner_of, settings_fit
 
@@ -77,6 +78,6 @@ def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str
 
 def _decides(callback: Any) -> bool:
     """Return whether a stop request of this callback ends the run, not only the session."""
-    if getattr(callback, "local", False):  # a decision from a clock, a signal or a file
+    if is_rank_local(callback):  # a decision from a clock, a signal or a file
         return False
     return callback is not None and not (isinstance(callback, Callback) and callback.has(Capability.INTERRUPTS))

@@ -68,7 +68,7 @@ class WandbSession(TrackerSession):
     @property
     def ended(self) -> bool:
         """Whether the run is finished, for example because the program called `wandb.finish()`."""
-        return bool(getattr(self.live, "_is_finished", False))
+        return getattr(self.live, "_is_finished", False) is True
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
         """Skip later writes of rows that the run already has, and start the counter of the client above `counter`.

@@ -43,7 +43,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     OPTIMIZERS: ("optimizer", "lr_scheduler"),
     EVALUATION: ("metrics", "dataset_name", "step", "heard"),
     "engine/evaluation/evaluation_record.py": ("rows",),
-    "engine/evaluation/loop.py": ("dataloader", "batch_number"),
+    "engine/evaluation/loop.py": ("dataloader", "batch_number", "empty"),
     STEPPER: ("batch", "batch_index", "loss", "grad_norm", "learning_rate"),
     "engine/api/loss.py": ("outputs",),
     "engine/api/logging.py": ("logs",),
