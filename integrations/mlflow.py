@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -43,9 +42,9 @@ class MLflowSession(TrackerSession):
             self.client.log_batch(self.run_id, params=params[first : first + AT_ONCE])
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        now = int(time.time() * 1000)
+        logged = int(self.logged_at * 1000)
         values = {_name(column): value for column, value in numbers_of(row) if column != AXIS}
-        self.client.log_batch(self.run_id, [Metric(name, float(value), now, step) for name, value in values.items()])
+        self.client.log_batch(self.run_id, [Metric(name, float(value), logged, step) for name, value in values.items()])
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -49,7 +49,7 @@ class TensorBoardSession(TrackerSession):
 
     def _add(self, name: str, value: Any, step: int) -> None:
         try:
-            _add(self.writer, name, value, step)
+            _add(self.writer, name, value, step, self.logged_at)
         except (ArithmeticError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
             if name not in self._refused:
                 self._refused.add(name)
@@ -172,21 +172,30 @@ def _leaves(row: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _add(writer: SummaryWriter, name: str, value: Any, step: int) -> None:
-    """Write a value in the form that fits its type. Values that event files cannot hold, such as None, are left out."""
+def _add(writer: SummaryWriter, name: str, value: Any, step: int, logged_at: float) -> None:
+    """Write a value in the form that fits its type. Values that event files cannot hold, such as None, are left out.
+
+    Args:
+        writer: the writer of the event file.
+        name: the name of the value.
+        value: the value.
+        step: the optimizer step.
+        logged_at: when the value was logged, in seconds since 1970.
+    """
     if hasattr(value, "convert"):  # an image of PIL
         value = np.asarray(value.convert("RGB"))
     if isinstance(value, str):
-        writer.add_text(name, value, step)
+        writer.add_text(name, value, step, walltime=logged_at)
     elif isinstance(value, (bool, int, float, np.number)):
-        writer.add_scalar(name, value, step)
+        writer.add_scalar(name, value, step, walltime=logged_at)
     elif isinstance(value, (np.ndarray, torch.Tensor)):
         value = value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
         if value.ndim == 0 or value.shape == (1,):
-            writer.add_scalar(name, value.item(), step)
+            writer.add_scalar(name, value.item(), step, walltime=logged_at)
         elif value.ndim == 1:
-            writer.add_histogram(name, value, step)
+            writer.add_histogram(name, value, step, walltime=logged_at)
         elif value.ndim == 2:
-            writer.add_image(name, value, step, dataformats="HW")
+            writer.add_image(name, value, step, walltime=logged_at, dataformats="HW")
         elif value.ndim == 3:
-            writer.add_image(name, value, step, dataformats="CHW" if value.shape[0] in (1, 3) else "HWC")
+            layout = "CHW" if value.shape[0] in (1, 3) else "HWC"
+            writer.add_image(name, value, step, walltime=logged_at, dataformats=layout)

@@ -6,6 +6,7 @@ import atexit
 import logging
 import math
 import sys
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
@@ -57,6 +58,8 @@ class TrackerSession:
     again."""
     rows_of_last_step: float = math.inf
     """The number of rows that the run had of that step; infinite if it is not known. A step may have several rows."""
+    logged_at: float = 0.0
+    """When the row that `write` receives was logged, in seconds since 1970. The row may have waited for the service."""
     _repeated = 0
 
     def has(self, step: int) -> bool:
@@ -102,6 +105,7 @@ class RowTracker(Callback):
     _worker: TrackerWorker | None = field(default=None, init=False, repr=False, compare=False)
     _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _step: int = field(default=-1, init=False, repr=False, compare=False)
+    _logged_at: float = field(default=0.0, init=False, repr=False, compare=False)
     _written: int = field(default=-1, init=False, repr=False, compare=False)
     _trained: bool = field(default=False, init=False, repr=False, compare=False)
     _repeats: bool = field(default=False, init=False, repr=False, compare=False)
@@ -208,7 +212,7 @@ class RowTracker(Callback):
         self._begin(self.connect(run, opening))
         # The service may lack the last rows before the checkpoint, if the process was killed.
         for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
-            self._put(row, step, repeated=True)
+            self._put(row, step, True, time.time())
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
         """Start the worker thread with the function that opens the run."""
@@ -240,7 +244,7 @@ class RowTracker(Callback):
         self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
         self.describe(run, wanted)
         for step, row in rows_of_history(self.backfilled(run, wanted), wanted.step):
-            self._put(row, step, repeated=True)
+            self._put(row, step, True, time.time())
 
     def describe(self, run: Run, opening: Opening) -> None:
         """Write the settings of the training to a run that is open already."""
@@ -268,6 +272,7 @@ class RowTracker(Callback):
         step = run.state.global_step
         if step != self._step or not merge(self._row, row):
             self._commit()
+            self._logged_at = time.time()
             self._step, self._row = step, {**self.extra_columns(run), **row, AXIS: step}
 
     def on_step_end(self, run: Run, state: TrainerState, control: TrainerControl) -> None:
@@ -277,9 +282,9 @@ class RowTracker(Callback):
     def _commit(self) -> None:
         row, self._row = self._row, {}
         if row:
-            self._put(row, self._step, repeated=self._repeats)
+            self._put(row, self._step, self._repeats, self._logged_at)
 
-    def _put(self, row: dict[str, Any], step: int, repeated: bool) -> None:
+    def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
         """Let the worker write a row. With `repeated`, skip a row that the run already has."""
         if step < self._written and not self._warned:
             self._warned = True
@@ -292,6 +297,7 @@ class RowTracker(Callback):
 
         def write(session: TrackerSession) -> None:
             if not (repeated and session.has(step)):
+                session.logged_at = logged_at
                 session.write(row, step)
 
         self.submit(write, again=True)

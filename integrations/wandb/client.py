@@ -61,7 +61,7 @@ class WandbSession(TrackerSession):
         """The parts of the run so far, for checkpoints: a copy of a checkpoint may resume in another folder."""
         self.progress = (-1, 0)
         """The last step that is written, and the number of rows of the run."""
-        self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
+        self._recent: deque[tuple[float, float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
         self._hook = TeardownHook(request.before_finish or (lambda: None), TeardownStage.EARLY)
         hooks_of(live).append(self._hook)
 
@@ -97,14 +97,15 @@ class WandbSession(TrackerSession):
             row = {name: value for name, value in row.items() if name not in refused}
             self._with_service(lambda: self._log(row, step))
         now = time.monotonic()
-        self._recent.append((now, step, row))
+        self._recent.append((now, self.logged_at, step, row))
         while now - self._recent[0][0] > RECENT_SECONDS:
             self._recent.popleft()
 
     def _log(self, row: dict[str, Any], step: int) -> None:
         self._define(row)
+        # The client uses its own time for rows without `_timestamp`.
         # Without `step=`: the user's own `log` calls advance the client's counter, and the client drops rows below it.
-        self.live.log(row, commit=True)
+        self.live.log({**row, "_timestamp": self.logged_at}, commit=True)
         self.progress = (max(step, self.progress[0]), self.progress[1] + 1)
 
     def summarize(self, values: Mapping[str, Any]) -> None:
@@ -170,8 +171,9 @@ class WandbSession(TrackerSession):
         self.live, self.owned, self.run_id, self.request = opened.live, opened.owned, opened.run_id, request
         self.progress, self.segments, self._hook = opened.progress, opened.segments, opened._hook
         self._defined.clear()
-        for _, step, row in lost:
+        for _, logged_at, step, row in lost:
             if not self.has(step):
+                self.logged_at = logged_at
                 self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
