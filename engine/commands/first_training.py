@@ -51,7 +51,8 @@ class Enough(BaseException):
 
 
 class _Left(BaseException):
-    """Leaves the program. It is not an `Exception`, so that programs do not catch it."""
+    """Ends the program at its first `train()`, and carries the result of `instead`. It is not an `Exception`, so that
+    programs do not catch it."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -123,8 +124,9 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
     Args:
         inputs: the inputs of the program.
-        values: training arguments. Names that the arguments of the program do not have are skipped.
-        left_out: returns whether a callback, or a class of callbacks, is left out.
+        values: the training arguments to set: name -> value. Names that the arguments of the program do not have are
+            skipped.
+        left_out: receives a callback or a callback class of the inputs, and returns whether to leave it out.
     """
     from ..search.hyperparameters import with_values
 

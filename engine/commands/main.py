@@ -102,8 +102,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command line. Only the chosen command has arguments. The others have only a line of
-    help."""
+    """Return the parser for a command line.
+
+    It has the options of one command only: the first of `words` that does not begin with `-`. Other commands have only
+    a line of help, so that their modules need no import.
+    """
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = Parser(
         "trainbus",

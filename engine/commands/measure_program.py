@@ -48,7 +48,7 @@ class Stopwatch(Callback):
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
-    """Run a program up to the end of its first training, and return the rows per second of that training.
+    """Run a program up to the end of its first training, and return the speed of that training.
 
     Args:
         spec: a dict with `changes` (training arguments), `steps` and `warmup` (numbers of steps), `folder` (the output
@@ -56,6 +56,9 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
             return the result of the function `describe`.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
+
+    Returns:
+        A dict with `rows_per_second` and `step_seconds`; empty if the training ended before the last step.
     """
     watch = Stopwatch(spec["warmup"])
     steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}

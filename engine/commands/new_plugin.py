@@ -87,7 +87,7 @@ def checked_module(name: str) -> str:
 
 
 def _is_own(module: str) -> bool:
-    """Return whether trainbus has a callback with this name for the argument `callbacks`. Do not import torch."""
+    """Return whether trainbus has a callback with this name for the argument `callbacks`, without importing torch."""
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}

@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and its median speed is at least `GAIN`."""
+        """Whether the change was faster in all rounds, and the median of its relative speed is at least `GAIN`."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,8 +234,16 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
 def _measure(
     options: argparse.Namespace, folder: Path, changes: dict[str, Any], describe: bool = False
 ) -> dict[str, Any]:
-    """Measure the program in a new process, and return the result. If the process fails, the result is a dict with
-    `error`: the last line of its stderr."""
+    """Run `measure` of `measure_program.py` in a new process, and return its result.
+
+    If the process fails, return a dict with the key `error`: the reason, such as the last line of its stderr.
+
+    Args:
+        options: the options of the command line.
+        folder: a folder for the files of the process.
+        changes: the training arguments to change: name -> value.
+        describe: whether to return the result of the function `describe`, without a measurement.
+    """
     spec, result = folder / "spec.json", folder / "result.json"
     steps = {"steps": options.steps, "warmup": options.warmup, "module": options.module, "describe": describe}
     spec.write_text(json.dumps({**steps, "changes": changes, "folder": str(folder / "out")}), encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The commands `trainbus trace`, `trainbus diff` and `trainbus replay`: commands for recordings."""
+"""The commands for recordings: `trainbus trace` prints one, `trainbus diff` compares two, and `trainbus replay` calls a
+callback with the events of one."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def parse(words: Sequence[str]) -> list[str]:
 
 
 def setting_of(request: str) -> Setting | None:
-    """Return the setting that a request changes; None if the request raises a flag. `parse` returns such requests."""
+    """Return the setting that a request from `parse` changes; None if the request raises a flag."""
     if request.startswith("lr="):
         return Setting("lr", request.removeprefix("lr="))
     if request.startswith("every "):

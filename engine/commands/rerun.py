@@ -133,7 +133,10 @@ def _shape(tensors: Mapping[str, Any], name: str) -> Any:
 
 
 def _bad_in(data: Any, name: str) -> list[str]:
-    """Return the names of the tensors in nested data that contain NaN or infinite numbers. `name` names the data."""
+    """Return the names of the tensors in nested data that contain NaN or infinite numbers.
+
+    `name` is the name of `data`. The name of a tensor is `name` and its keys in the data, such as `name['input_ids']`.
+    """
     if hasattr(data, "isfinite"):
         return [] if not data.is_floating_point() or data.isfinite().all() else [name]
     if isinstance(data, Mapping):
@@ -214,7 +217,14 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_transformers: bool = False) -> Found:
-    """Run a program up to the end of the repeated step of its first training, and return what the step did.
+    """Run a program, repeat the step of a capsule as the first step of its first training, and return the result.
+
+    Args:
+        step: the callback that repeats the step.
+        program: a Python file, or the name of a module.
+        arguments: the arguments of the program.
+        module: whether the program is a module.
+        of_transformers: whether the program imports its Trainer from transformers.
 
     Raises:
         ArgumentError: if the program ends without a training.
@@ -247,10 +257,14 @@ def _loader(batches: list[Any]) -> Any:
 
 
 def reproduced(described: dict[str, Any], found: Found) -> bool:
-    """Return whether the repeated step failed as before.
+    """Return whether the repeated step failed in the same way as the step in the capsule.
 
-    If the earlier step raised an error, the new error must have the same type. If not, the losses and the gradient norm
-    must be equal.
+    If the step in the capsule raised an error, the repeated step must raise an error of the same type. If not, the
+    losses and the gradient norm of both steps must be equal.
+
+    Args:
+        described: the description of the capsule, from `read`.
+        found: the result of the repeated step.
     """
     if described.get("error") is not None:
         return found.error is not None and found.error["type"] == described["error"]["type"]
