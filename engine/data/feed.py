@@ -57,7 +57,7 @@ class Feed:
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
             collect: receives the iterator of the epoch and a number of batches, and returns the batches of a step. By
                 default, the feed takes the next batches.
-            timeline: records the time of fetching and copying. By default, nothing reads this time.
+            timeline: records the time of fetching and copying. By default, this time is not used.
         """
         self.loader = loader
         self.accumulate = accumulate

@@ -77,7 +77,9 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
-    """Return all sample indices as random chunks of up to 50 groups. Each chunk is sorted by length, longest first.
+    """Return a random order of all sample indices, in which neighbors have similar length.
+
+    The order consists of random chunks of up to 50 groups. Each chunk is sorted by length, longest first.
 
     There are at least four chunks if there are at least four groups. The longest of all samples comes first, so that
     the first step runs out of memory if any step does. The function draws the same random numbers, and returns the same

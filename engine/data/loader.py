@@ -161,10 +161,10 @@ class Loader(DataLoader[Any]):
         return True
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Make the workers of the next iteration, in a new epoch, start with the RNG states of persistent workers.
+        """Make persistent workers start the next iteration with their RNG states from the end of an earlier session.
 
         Args:
-            state: the result of `resume_state` at the end of the previous epoch.
+            state: the result of `resume_state` of that session. Only its entry `workers` is read, if it has one.
         """
         if self.persistent_workers and "workers" in state:
             self._inherited_states = by_number(state["workers"])
@@ -222,7 +222,7 @@ class Loader(DataLoader[Any]):
         return self._prefetched(self._resumed(state, progress), progress)
 
     def without_resume(self) -> Iterator[Any]:
-        """Iterate faster: do not read RNG states before each batch. A run cannot resume inside of this iteration."""
+        """Return a faster iterator, which reads no RNG states before each batch. A run cannot resume inside of it."""
         self._resumes = False
         try:
             return iter(self)
@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
             self.generator = None
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
-        """Return an iterator over the batches after the position of `state`, and set `progress.ahead`."""
+        """Return an iterator over the batches after the position of `state`, and set `progress` to this position."""
         own = self._own_generators()
         self._restore_rng(progress.began, own)
         if self._drawing_sampler is not None:
@@ -318,7 +318,7 @@ class Loader(DataLoader[Any]):
             self.collate_fn = collator
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
-        """Yield the batches. Fetch the next batch before yielding the current batch."""
+        """Yield the batches, and update `progress`. Fetch the next batch before yielding the current batch."""
         stride = self._stride
         indexed = self.batch_sampler if isinstance(self.batch_sampler, BatchedSampler) else None
         if progress.ahead is None:
@@ -338,7 +338,7 @@ class Loader(DataLoader[Any]):
             yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:
-        """Take the next batch from torch's iterator and count it; return `END` if there is none."""
+        """Return the next batch of torch's iterator, and count it in `progress`; return `END` if there is none."""
         if progress.keeps_state:
             progress.dataset = self.dataset.state_dict()  # type: ignore[attr-defined] # `keeps_state` checked it
         if not self.num_workers and progress.resumes:

@@ -33,7 +33,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether no work of the epoch is left: its batches have not begun, or the work at its end is done."""
+        """Whether a run can end here: no batch of the epoch is taken, or the work at the end of the epoch is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:

@@ -65,7 +65,10 @@ class ShardedBatches:
 
 
 class CountedBatches:
-    """A batch sampler that notes the size of each batch. Other attributes are passed on to the batch sampler."""
+    """Wraps a batch sampler, and keeps in `sizes` the number of samples of each batch that was not returned yet.
+
+    Other attributes are those of the wrapped batch sampler.
+    """
 
     def __init__(self, batches: Any) -> None:
         """Count the samples of the batches of `batches`."""
@@ -91,8 +94,8 @@ class CountedBatches:
 class PreparedLoader:
     """Calls `set_epoch` of the samplers of a DataLoader, and gives each rank its part of the batches.
 
-    Like accelerate's loader, it fetches a batch before the step on the previous one. Other attributes are passed on to
-    the DataLoader.
+    Like accelerate's loader, it fetches a batch before the step on the previous one. Other attributes are those of the
+    DataLoader.
     """
 
     padding_rows = 0
@@ -166,7 +169,10 @@ class PreparedLoader:
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:
-        """Yield every `world_size`-th batch. If other ranks get one batch more, also yield one of the first batches."""
+        """Yield this rank's part of the batches: every `world_size`-th batch, starting at the rank's number.
+
+        If other ranks get one batch more, also yield one of the first batches.
+        """
         rank, world_size = self.ranks.rank, self.ranks.world_size
         first: list[Any] = []
         count = 0

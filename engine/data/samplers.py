@@ -146,11 +146,14 @@ class BatchedSampler(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def skip(self, batches: int, blank: int = 0) -> None:
-        """Make the next iteration skip its first batches on this rank. Its order is the order of the interrupted epoch.
+        """Make the next iteration skip its first batches on this rank.
+
+        If the sampler keeps the RNG states of its draws, the next iteration has the order that these states give.
 
         Args:
             batches: number of batches to skip.
-            blank: number of batches without samples to yield before the others.
+            blank: number of empty batches to yield before the others, so that the others go to the same workers as
+                without the skip.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):

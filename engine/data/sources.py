@@ -1,4 +1,4 @@
-"""Accept the datasets that users pass: load tables, and refuse other objects with their first sample."""
+"""The datasets that users pass: load a table as a dataset, and describe why an object cannot be a dataset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     Args:
         data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
             returned unchanged.
-        load: receives the name of an integration, and returns the integration.
+        load: receives the name of an integration, and returns the integration. The function calls it with `tables`.
 
     Raises:
         DataError: for text that is not the path of such a file.

@@ -167,7 +167,7 @@ class PaddedBatch:
 
 @dataclass
 class PaddingRowCollator:
-    """A collator that returns a `PaddedBatch` if some of its samples are padding, or if it counts samples."""
+    """A collator that returns a `PaddedBatch` if some samples are padding or if `counts` is True, else a batch."""
 
     collator: Collator
     """Makes the batch."""

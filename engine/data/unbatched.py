@@ -83,7 +83,7 @@ def _row(batch: Any, row: int) -> Any:
 
 
 def _rows_of(batch: Any, number: int) -> int:
-    """Return the number of rows of a batch.
+    """Return the number of rows of a batch. Errors name the batch by its index `number` in the dataset.
 
     Raises:
         DataError: if it is not a batch, or if its columns have different lengths.

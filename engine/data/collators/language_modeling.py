@@ -135,7 +135,8 @@ class DataCollatorForLanguageModeling:
         Args:
             inputs: token ids, shape (rows, tokens). They are changed in place.
             special: which tokens are special, shape (rows, tokens). If it is None, the tokenizer finds them.
-            offsets: first and last character of each token, shape (rows, tokens, 2), for `whole_word_mask`.
+            offsets: index of the first character of each token in the text, and the index after its last, shape
+                (rows, tokens, 2). Only `whole_word_mask` needs them.
         """
         if self.seed is not None and self.generator is None:
             worker = get_worker_info()
@@ -176,10 +177,10 @@ class DataCollatorForLanguageModeling:
         return torch.bernoulli(chances, generator=self.generator).bool()
 
     def _checked(self, offsets: Any) -> torch.Tensor:
-        """Return the offsets as a tensor.
+        """Return the column `offset_mapping` of a batch as a tensor.
 
         Raises:
-            DataError: if `offsets` is None.
+            DataError: if the samples have no such column, so that `offsets` is None.
         """
         if offsets is None:
             raise DataError(
@@ -193,8 +194,9 @@ def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
     """Return which tokens are the first of a word, shape (rows, tokens), bool.
 
     Args:
-        offsets: first and last character of each token in the text, shape (rows, tokens, 2).
-        special: which tokens are special, shape (rows, tokens).
+        offsets: index of the first character of each token in the text, and the index after its last, shape
+            (rows, tokens, 2).
+        special: which tokens are special, shape (rows, tokens), bool.
     """
     begins = ~special
     joins = offsets[:, 1:, 0] == offsets[:, :-1, 1]

@@ -29,7 +29,7 @@ class Padding:
     pad_to_multiple_of: int | None
 
     def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
-        """Pad the samples with the tokenizer's `pad` and return the batch."""
+        """Pad the samples with the tokenizer's `pad` and return the batch. `tensors` is its `return_tensors`."""
         return pad_rows(
             self.tokenizer,
             rows,

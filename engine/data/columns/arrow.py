@@ -49,7 +49,7 @@ class Chunk:
 
     @cached_property
     def blocks(self) -> np.ndarray[Any, Any] | None:
-        """A view of all rows as one array of shape (rows, *shape).
+        """A view of all rows of the chunk as one array of shape (rows, *shape), where each row has the shape `shape`.
 
         None if the rows have different shapes or no values. None for booleans too, because Arrow packs them into bits.
         """
@@ -68,7 +68,8 @@ class Chunk:
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return where the outer list of each row begins, and where it ends: the index after its last element.
 
-        The indices count the lists of the next level, or the values if there is no next level.
+        Both arrays have the shape (rows,). The indices count the lists of the next level, or the values if there is no
+        next level.
         """
         level = self.levels[0]
         if isinstance(level, int):
@@ -273,7 +274,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
 
 
 def _views(array: Any) -> Chunk:
-    """Return the views of an Arrow array whose type has a `_layout`.
+    """Return an Arrow array as a `Chunk`, without a copy. `_layout` must accept the type of the array.
 
     Raises:
         NotColumnar: if a list holds nulls.

@@ -102,7 +102,7 @@ class TokenSamples:
     """Pad to a multiple of this number of tokens."""
 
     def columns(self, features: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[torch.Tensor]], list[int]]:
-        """Return the values of each column, one tensor per sample, without padding, and the tokens in each sample.
+        """Return the values of each column, one tensor per sample, and the number of tokens of each sample.
 
         Raises:
             DataError: if a sample has no tokens, or a column does not have one value for each token.

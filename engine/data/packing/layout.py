@@ -176,7 +176,9 @@ def _tolerance(logits: torch.Tensor) -> float:
 
 
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
-    """Return the logits of a model, joined with its last hidden states if it gives them.
+    """Return the logits of a model, shape (rows, width, n), joined with its last hidden states if it gives them.
+
+    Return None if the model does not return logits for each token.
 
     With a head of zeros, all logits are equal. The logits alone would then not show that samples attend to each other.
     """
@@ -207,7 +209,13 @@ def _samples(model: nn.Module, config: Any) -> list[torch.Tensor]:
 def _packed(
     samples: list[torch.Tensor], rows: list[list[int]], layout: Layout
 ) -> tuple[dict[str, torch.Tensor], list[tuple[int, int]]]:
-    """Return a batch of packed samples, and the row and the first column of each sample."""
+    """Return a batch of packed samples, and the row and the first column of each sample.
+
+    Args:
+        samples: token ids of each sample.
+        rows: for each row of the batch, the indices of its samples.
+        layout: makes the inputs of the model.
+    """
     width = max(sum(len(samples[sample]) for sample in row) for row in rows)
     tokens = torch.full((len(rows), width), int(samples[0][0]))
     segments, positions = torch.full_like(tokens, -1), torch.zeros_like(tokens)
