@@ -79,7 +79,7 @@ def shared_arguments(args: Any) -> Settings:
 
 
 def canonical_text(value: Any) -> str:
-    """Return a value as text that is equal on every rank: without addresses, and with sets and mappings sorted."""
+    """Return a value as text that is equal on every rank: without memory addresses, with sorted sets and mappings."""
     if isinstance(value, Enum):
         return canonical_text(value.value)
     if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -105,7 +105,7 @@ def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], di
     Args:
         run: the run. Only if the digests differ, its ranks exchange their settings.
         own: the settings of this rank, from `session_settings`.
-        digests: the digests of all ranks, in order of rank.
+        digests: the digest of the settings of each rank, in order of rank.
 
     Raises:
         RankDivergence: on all ranks, with the arguments, the ranks and their values.

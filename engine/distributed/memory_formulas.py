@@ -54,7 +54,7 @@ class MemoryEstimate:
 
     @property
     def states_of_model(self) -> float:
-        """The model states of the ZeRO paper: weights, gradients, optimizer state and masters."""
+        """The model states of the ZeRO paper: weights, gradients, optimizer state and float32 copies of the weights."""
         return self.weights + self.gradients + self.states + self.masters
 
     @property
@@ -172,10 +172,12 @@ def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
 def activation_bytes(workload: Workload) -> float:
     """Return the bytes of activations that one GPU keeps for backward; 0 if the sizes of the layers are not set.
 
-    Source: Korthikanti et al. 2022, sections 4.1 and 4.3, on one GPU.
+    Source: Korthikanti et al. 2022, sections 4.1 and 4.3, on one GPU. The formulas are for two bytes per activation.
+    `s` is the length of the sequence, `b` the batch, `h` the hidden size, `a` the number of heads and `v` the size of
+    the vocabulary.
 
-    - A layer keeps `sbh (34 + 5 a s / h)` bytes, with two bytes per activation. Of these, `2 sbh + a s^2 b` bytes are
-      masks of one byte per element. The part with `a`, the number of heads, is the attention scores.
+    - A layer keeps `sbh (34 + 5 a s / h)` bytes. Of these, `2 sbh + a s^2 b` bytes are masks of one byte per element.
+      The part with `a` is the attention scores.
     - A recomputed layer keeps only its input, `2 sbh`. One layer at a time has all of its activations.
     - The dropout of the embedding keeps a mask, `sbh`.
     - The last normalisation and the output layer keep their inputs, `4 sbh`.

@@ -252,7 +252,10 @@ class ThreadGroup:
 
 @cache
 def _leave_at_exit(ranks: Ranks) -> None:
-    """Make the process leave its group at exit. This runs last, because it is registered before a run is built."""
+    """Make the process leave its group at exit, after the exit functions that are registered later.
+
+    Call it before a run is built, so that the exit functions of the run still have the group.
+    """
     atexit.register(_leave_unless_failed, ranks)
 
 

@@ -29,7 +29,7 @@ class Store(Protocol):
 
 
 def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> str:
-    """Wait for all ranks. Return a name that is equal on all of them and new in this attempt.
+    """Wait for all ranks, and return a name for this attempt. The name is equal on all ranks and new in each attempt.
 
     Each rank writes a random token. Rank 0 proposes the list of all tokens. The list may contain tokens of an earlier
     attempt. Rank 0 proposes a new list when a token changes. A rank accepts a list that contains its own token. The

@@ -14,12 +14,12 @@ def ddp_variants(workload: Workload) -> list[Variant]:
 
 
 def optimizer_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1."""
+    """Return the variants for stage 1 of ZeRO, which shards the optimizer state."""
     return [Variant("stage 1", "optimizer", "sharding='stage1'", 1)]
 
 
 def fsdp_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stages 2 and 3 with FSDP2.
+    """Return the variants for stages 2 and 3 of ZeRO with FSDP2.
 
     Variants with hybrid sharding need several machines. Variants in half precision need bf16 or fp16.
     """
@@ -38,12 +38,12 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 with fairscale; an empty list for bf16, which fairscale does not support."""
+    """Return the variants for stage 1 of ZeRO with fairscale; an empty list for bf16, which it does not support."""
     return [] if workload.precision == "bf16" else [Variant("fairscale", "fairscale", "sharded_ddp='simple'", 1)]
 
 
 def no_variants(workload: Workload) -> list[Variant]:
-    """Return an empty list: `trainbus plan` does not list the strategy."""
+    """Return an empty list. Strategies that `trainbus plan` does not list use this function."""
     return []
 
 
