@@ -17,7 +17,10 @@ _CONTAINERS = (list, dict, set, tuple)
 
 
 class NotIsolated(Exception):
-    """The error that a function cannot be isolated, because its state cannot be copied. Such a state is an object."""
+    """The error that a function cannot be isolated.
+
+    It is not a plain Python function, or its state has a value that cannot be copied, such as an object of the user.
+    """
 
 
 def isolated(function: Any) -> Callable[..., Any]:
@@ -119,7 +122,10 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the attributes of a module: name -> the value, and a shallow copy of a list, dict or set; else None."""
+    """Return the attributes of a module: name -> pair of the value and a shallow copy of it.
+
+    The copy is None if the value is not a list, dict or set.
+    """
     return {
         name: (value, copy.copy(value) if type(value) in (list, dict, set) else None)
         for name, value in vars(module).items()
