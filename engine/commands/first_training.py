@@ -51,8 +51,10 @@ class Enough(BaseException):
 
 
 class _Left(BaseException):
-    """Ends the program at its first `train()`, and carries the result of `instead`. It is not an `Exception`, so that
-    programs do not catch it."""
+    """Ends the program at its first `train()`, and carries the result of `instead`.
+
+    It is not an `Exception`, so that programs do not catch it.
+    """
 
     def __init__(self, result: Any) -> None:
         self.result = result

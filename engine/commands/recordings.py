@@ -1,5 +1,7 @@
-"""The commands for recordings: `trainbus trace` prints one, `trainbus diff` compares two, and `trainbus replay` calls a
-callback with the events of one."""
+"""The commands `trainbus trace`, `trainbus diff` and `trainbus replay`, which read the recordings of runs.
+
+`trace` prints a recording, `diff` compares two, and `replay` calls a callback with the events of one.
+"""
 
 from __future__ import annotations
 
