@@ -87,15 +87,16 @@ def evaluation_loop(
         by_batch: call `compute_metrics` for each batch, with tensors and the argument `compute_result`, which is True
             for the last batch.
         keeps_batches: keep predictions, labels and inputs of all batches. False needs `by_batch`.
-        observed: whether a callback reads the predictions of each batch. The loop then computes predictions even with
-            `loss_only`, and drops them after each batch.
+        observed: whether a callback reads the predictions of each batch. With `loss_only`, the loop then computes
+            predictions too, and drops them after each batch.
         preprocess_logits: called with logits and labels of each batch; its result replaces the logits. It can reduce
             memory.
         ignore_keys: keys of the model's outputs that are not predictions.
         limit: the number of batches, or a fraction of them; None for all.
 
     Returns:
-        Predictions and labels as arrays in dataset order, each row once, the metrics, and the number of rows.
+        Predictions, labels, metrics and the number of rows, without padding rows. Predictions and labels are arrays in
+        dataset order, or None if they are not kept. With `eval_do_concat_batches=False` they are lists of batches.
 
     Raises:
         ArgumentError: if `compute_metrics` does not return a dict.

@@ -15,7 +15,7 @@ from ...events.errors import ArgumentError
 
 
 def is_path(name: str | os.PathLike[str]) -> bool:
-    """Return whether a metric is given as a path instead of a name."""
+    """Return whether a metric is given as a path: a path object, a `.py` file, a folder, or a text with a slash."""
     text = os.fspath(name)
     return not isinstance(name, str) or text.endswith(".py") or "/" in text or os.sep in text or Path(text).is_dir()
 

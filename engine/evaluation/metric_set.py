@@ -237,7 +237,15 @@ class _Collected:
 
 
 def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[str, Any], options: Any) -> Any:
-    """Return a `_Chosen` for a metric that is given as a name, path or object. Return a `Metrics` unchanged."""
+    """Return a metric with its reader and options, as a `_Chosen`. Return a `Metrics` unchanged.
+
+    Args:
+        given: the name of a bundled metric, the path of a file, a metric object, or a `Metrics`.
+        reads: the values to read from the outputs; None for the default of the metric.
+        shift: as in `Metrics`.
+        common: the arguments of `Reader` that all metrics of a `Metrics` share, by name.
+        options: the options of all metrics, by name. The metric receives the options that it supports.
+    """
     if isinstance(given, Metrics):
         return given
     if isinstance(given, (str, os.PathLike)) and (not isinstance(given, str) or given not in BUNDLED):

@@ -127,10 +127,10 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
     """Return the runtime in seconds, and samples and steps per second, rounded as in transformers.
 
     Args:
-        prefix: start of each key, such as `eval`.
+        prefix: start of each key, such as `eval` for `eval_runtime`.
         began: start of the work in seconds, as `time.time` returns it.
-        rows: number of processed samples.
-        steps: number of processed batches or optimizer steps.
+        rows: number of processed samples; None leaves out the samples per second.
+        steps: number of processed batches or optimizer steps; None leaves out the steps per second.
     """
     runtime = time.time() - began
     speed = {f"{prefix}_runtime": round(runtime, 4)}
@@ -142,7 +142,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
 
 def plain(value: Any) -> Any:
-    """Return a metric as plain numbers and containers, so that JSON can hold it."""
+    """Return a metric for JSON: arrays and tensors with one element become numbers, also in lists and dicts."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

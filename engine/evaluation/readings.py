@@ -37,7 +37,9 @@ class Reader:
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Return the predictions and the references that a metric compares.
 
-        They are arrays of shape (number of labels,) or (rows, labels per row), tensors of logits, or lists.
+        Their form depends on `reads`. `argmax` and `labels` give integer arrays of shape (labels that count,); with
+        `sequences` they give lists with one list of label names per row. `sigmoid` and `values` give two arrays of
+        equal shape. `logits` gives tensors. `text` gives lists of strings.
 
         Args:
             predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.
@@ -115,7 +117,10 @@ class Reader:
         return outputs.double().cpu().numpy(), labels.double().cpu().numpy()
 
     def of_text(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return decoded texts without special tokens, and without white space at both ends."""
+        """Return the decoded outputs and the decoded labels, as two lists with one text per row.
+
+        The texts have no special tokens, and no white space at the start or the end.
+        """
         _check(
             not outputs.is_floating_point() and not labels.is_floating_point(),
             outputs,

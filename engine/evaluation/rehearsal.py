@@ -128,7 +128,7 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Return whether reading a sample has no effect: no random draw, no file, no code of the user."""
+    """Return whether a sample can be read without random draws, without opening files, and without user code."""
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

@@ -62,7 +62,7 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows without padding rows: the size of the dataset, or all gathered rows of a stream."""
+        """Number of rows without padding rows: the `dataset_size`, or the number of gathered rows if it is None."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property

@@ -16,7 +16,11 @@ class StreamedMetrics(ABC):
 
     @abstractmethod
     def begin(self) -> Callable[..., dict[str, Any]]:
-        """Return a function that adds the batches of one evaluation and returns their metrics."""
+        """Return a function that measures one evaluation.
+
+        An evaluation calls it for each batch as `function(prediction, compute_result=is_last)`. The function returns
+        the metrics of all batches if `compute_result` is True, and an empty dict otherwise.
+        """
 
     @property
     @abstractmethod
