@@ -126,9 +126,9 @@ def message_of(found: OutOfRange, where: str, samples: str) -> str:
     """Return the text of the error about indices out of range.
 
     Args:
-        found: the indices.
-        where: the batch, such as `a batch of step 3`.
-        samples: the samples of the batch with such an index.
+        found: the labels or input ids of the batch, with their valid range.
+        where: a text that names the batch, such as `a batch of step 3`.
+        samples: a text that names the samples with such an index, such as `samples 0, 2 of the batch`.
     """
     indices, what, limit = found.indices, found.what, found.limit
     counted = indices if found.ignored is None else indices[indices != found.ignored]
@@ -150,7 +150,13 @@ _INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {le
 
 
 def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
-    """Return two texts for an error: one names the batch, the other names its samples with an index out of range."""
+    """Return two texts for an error: one names the batch, the other names its samples with an index out of range.
+
+    Args:
+        run: the run.
+        found: the labels or input ids of the batch.
+        activity: what the process did at the time of the error, such as `EVALUATION`.
+    """
     evaluates = activity in (EVALUATION, PREDICTION)
     batch = None if evaluates else run.batch
     size = None if batch is None else rows_of(batch)
@@ -184,7 +190,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
-    """Return the dataset index of each sample of training batches; None if the sampler does not know it.
+    """Return one list of dataset indices per training batch; None if the sampler does not know the indices.
 
     Args:
         run: the run.

@@ -22,8 +22,8 @@ def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]
 
     Args:
         batches: batches of one step on this rank.
-        labels_of: a function that returns the labels of a batch that the loss uses. It raises TypeError, AttributeError
-            or KeyError if the batch has no labels. The number is then unknown.
+        labels_of: a function that takes a batch and returns the labels that the loss uses. It raises TypeError,
+            AttributeError or KeyError if the batch has no labels. The number is then unknown.
     """
     try:
         counts = [labels_of(batch).ne(IGNORED_LABEL).sum() for batch in batches]

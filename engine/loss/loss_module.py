@@ -52,9 +52,9 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a copy of a criterion or loss function, with a copy of its module.
+    """Return a copy of a criterion or loss function with its module, so that two trainings do not share its weights.
 
-    If the module has neither buffers nor trainable parameters, return the same object.
+    If it has no module, or a module without buffers and trainable parameters, return the same object.
     """
     module = module_of(function)
     if module is None:
@@ -80,7 +80,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) 
 
 
 class LossModule(Callback):
-    """Moves a loss module to the device, switches its mode, and saves and restores its parameters and buffers.
+    """Moves a loss module to the device, sets its training or evaluation mode, and saves and restores its state.
 
     The optimizer also updates the parameters of the module, and the run clips and clears their gradients.
     """

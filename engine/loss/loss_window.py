@@ -92,9 +92,9 @@ class LossWindow:
             self.nonfinite_step = step
 
     def drain(self) -> float:
-        """Average the sum over the ranks, add this average to `total`, and return it.
+        """Average the sum over the ranks. Add the average to `total`, set the sum to 0, and return the average.
 
-        The sum is 0 afterwards. Every rank must call this method.
+        Every rank must call this method.
         """
         moved = self._gather(self._sum).mean().item()
         self._sum.zero_()
@@ -137,7 +137,7 @@ class Losses:
             window.add(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the window `main`, the states of the named windows, and the value of `first`."""
+        """Return the states of the window `main` and of the named windows, and `first`, for a checkpoint."""
         state: dict[str, Any] = {**self.main.state_dict(), "first": self.first}
         named = {**self._restored, **{name: window.state_dict() for name, window in self._named.items()}}
         return {**state, "windows": named} if named else state

@@ -74,7 +74,7 @@ class Objective:
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def use(self, criterion: Criterion | None, compute_loss_func: Callable[..., torch.Tensor] | None) -> None:
-        """Compute the loss with a criterion or a loss function, or with neither."""
+        """Compute the loss with a criterion or a loss function. If both are None, use label smoothing or the model."""
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
         self.splits_labels = criterion is not None or compute_loss_func is not None
         self.model_returns_loss = not self.splits_labels and self.smoother is None
@@ -89,9 +89,9 @@ class Objective:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute `divides_by_items` after each change of the loss.
+        """Set `divides_by_items`, which says whether the loss is divided by the label items of its step.
 
-        It is an attribute, because a property would cost a function call per batch.
+        Each change of the loss calls this method. A property would cost a function call per batch instead.
         """
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
         """Whether the loss is divided by the label items of its step. A criterion is a mean over its batch, whatever
@@ -222,7 +222,11 @@ class Objective:
         )
 
     def _tell_unsmoothed(self, problem: str) -> None:
-        """Warn once that labels cannot be smoothed, because a batch has no labels under the expected name."""
+        """Warn, only the first time, that label smoothing has no effect, because a batch has no `labels`.
+
+        Args:
+            problem: a text that continues "the batch", such as "is not a dict".
+        """
         if self.smoother is not None and not self.splits_labels and not self._told_unsmoothed:
             self._told_unsmoothed = True
             logger.warning(

@@ -71,7 +71,13 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
 
 def _read_by(function: Any, owner: Any = None) -> tuple[list[Any], Collection[str]]:
-    """Return the values that a function reads, and the names in its code."""
+    """Return the values that a function reads, and the names in its code.
+
+    Args:
+        function: the function; for any other object, both results are empty.
+        owner: the object `self` if the function is a method. Its attributes and methods that the code names are
+            returned too.
+    """
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, types.FunctionType) or _is_of_library(function):
         return [], ()
