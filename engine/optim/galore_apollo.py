@@ -108,9 +108,10 @@ def _with_values(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _save_strides(value: Any) -> Any:
-    """Return a value, with a dict of values and strides in place of each tensor. The value may be a list.
+    """Return a dict with the keys `values` (the tensor) and `strides` for a tensor. For a list, convert each item.
 
-    The strides must be restored, because the bits of a matrix product depend on the memory layout.
+    Any other value is returned unchanged. A load must restore the strides, because the bits of a matrix product depend
+    on the memory layout.
     """
     if isinstance(value, list):
         return [_save_strides(item) for item in value]

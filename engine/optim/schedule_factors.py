@@ -142,7 +142,11 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
 
 
 def _lowest_factor(name: str, lr_init: float, min_lr: float | None, min_lr_rate: float | None) -> float:
-    """Return the lowest factor, from a learning rate or from a fraction of the initial learning rate."""
+    """Return the lowest factor of the schedule `name`: `min_lr_rate`, or else `min_lr / lr_init`.
+
+    Raises:
+        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+    """
     if min_lr is None and min_lr_rate is not None:
         return min_lr_rate
     if min_lr is not None and min_lr_rate is None:
