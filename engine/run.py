@@ -211,7 +211,7 @@ class Run:
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Restore the gradient norm and the learning rate of the last step before a checkpoint."""
+        """Restore the last step from a dict with its `grad_norm` and `learning_rate`. A missing key restores None."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -265,8 +265,8 @@ class Run:
         Args:
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
-            prefixes: the starts of the metric names, one per dataset.
-            foreign: whether the evaluation uses other data than the trainer's eval datasets, with their metric names.
+            prefixes: the prefix of each dataset, such as `eval_math`.
+            foreign: whether other data than the trainer's eval datasets gets the metric names of these datasets.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -287,7 +287,7 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics at a step, from the evaluations that callbacks may use for decisions."""
+        """Return the metrics by which callbacks may decide, if they were measured at this step; else an empty dict."""
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -349,14 +349,14 @@ class Run:
         self.losses = Losses(self.state.global_step, self.args.device, self.ranks.gather)
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary of this training session. The first call computes it."""
+        """Return the dict of `train_summary`, such as runtime and throughput. A session computes it only once."""
         session = self.session
         if not session.summary:
             session.summary = train_summary(self, session.first_step, session.began[0])
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the current step, epoch or call, counted from 1, for filters such as `every`. `calls` is the call."""
+        """Return what `clock` counts, for filters such as `every`: the step, the steps done, the epoch, or `calls`."""
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:
@@ -376,7 +376,7 @@ class Run:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether each callback that requests the stop has `INTERRUPTS`, so that a later session continues."""
+        """Return whether only callbacks with `INTERRUPTS` request a stop. A later session then continues the run."""
         stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
 

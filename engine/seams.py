@@ -112,7 +112,7 @@ def _step(optimizer: Optimizer) -> bool:
 
 
 def _has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether `optimizer.step` may run code outside of torch, which could read or change the groups."""
+    """Return whether `optimizer.step` may run code outside of torch. It could read or change the parameter groups."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
     return any(hooks) or not type(optimizer).__module__.startswith("torch.optim.")
 

@@ -204,7 +204,13 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
 
     @staticmethod
     def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
-        """Return all callbacks, and one line for each plugin that is attached or left out."""
+        """Return all callbacks of a trainer, and one line for each plugin that is attached or left out.
+
+        Args:
+            args: the training arguments.
+            listed: the callbacks or callback classes that the user passes.
+            found: further callbacks that the trainer adds, such as `ScheduleFree` for the user's own optimizer.
+        """
         listed, written = list(listed), build(as_texts(args.callbacks), args)
         joined = join(args, [*listed, *written])
         named = [*written, *joined.named]

@@ -160,7 +160,7 @@ class Search:
         return self.direction
 
     def name_of(self, trial: Any, run_id: Any) -> str:
-        """Return the name of a trial. Its output folder has the same name."""
+        """Return the name of a trial and its output folder: the result of `hp_name`, else `run-<run_id>`."""
         return f"run-{run_id}" if self.hp_name is None else self.hp_name(trial)
 
     def objective_of(self, trial: Any, name: str, values: Mapping[str, Any], reporter: Reporter) -> Any:
