@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 def _no_mark(name: str, begins: bool) -> None:
-    """Do nothing. This is the default of `Activity.mark` on every thread."""
+    """Do nothing. `Activity.mark` is this function on all threads that do not measure the time of activities."""
 
 
 class Activity(threading.local):

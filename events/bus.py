@@ -256,7 +256,7 @@ class EventBus:
         return owner_id in self._subscribers
 
     def attributes_of(self, owner_id: str) -> dict[str, Any]:
-        """Return the attributes that a callback had when it was attached."""
+        """Return the attributes that a callback had when it was attached: name -> value."""
         return self._subscribers[owner_id].attributes
 
     # Announcing.
@@ -332,7 +332,7 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event for `run.announce`, which callbacks call. For a custom event, check `values` first."""
+        """Announce an event for `run.announce`. For a custom event, first check that `values` are its parameters."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)

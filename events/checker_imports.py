@@ -56,9 +56,13 @@ def _object(module: str, attribute: str, package: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _read(place: str, changed: int) -> tuple[tuple[str, str, str], ...]:
-    """Return the imports below `if TYPE_CHECKING:` in a file: name, module and attribute.
+    """Return the imports below `if TYPE_CHECKING:` in a file, as tuples (name, module, attribute).
 
-    A file is read once, and again after a change.
+    The attribute is empty if the name stands for the module itself. A result is cached until the file changes.
+
+    Args:
+        place: the path of the file.
+        changed: its modification time in nanoseconds. A new time makes the cache read the file again.
     """
     try:
         with open(place, "rb") as file:

@@ -16,7 +16,12 @@ def has_common_step(both: Any) -> bool:
 
 
 def _named(trigger: Any, both: type) -> tuple[int, ...]:
-    """Return the steps that a trigger lists, as `at(3)` does; an empty tuple if it lists no steps."""
+    """Return the steps that a trigger lists, as `at(3)` does; an empty tuple if it lists no steps.
+
+    Args:
+        trigger: the trigger. If it is a `Both`, the function returns the steps of the first side that lists steps.
+        both: the class `Both`.
+    """
     if isinstance(trigger, both):
         sides: Any = trigger
         return _named(sides.left, both) or _named(sides.right, both)
@@ -25,7 +30,7 @@ def _named(trigger: Any, both: type) -> tuple[int, ...]:
 
 
 def _may_be_due(trigger: Any, step: int, both: type) -> bool:
-    """Return whether a trigger may be due at the end of a step.
+    """Return whether a trigger may be due at the end of a step. `both` is the class `Both`.
 
     Triggers that depend on the run may be due at any step.
     """

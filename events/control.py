@@ -172,7 +172,7 @@ class TrainerControl:
                 self._entry(author, flag, kind, old, self.asks(flag), before)
 
     def note(self, author: str, action: str, reason: str) -> None:
-        """Write an entry about a callback to the ledger, for example that the callback failed or was unsubscribed."""
+        """Write an entry about the callback `author` to the ledger. `action` says what happened, such as `fail`."""
         self._entry(author, "callback", action, False, False, reason)
 
     def asks(self, flag: Flag) -> bool:
