@@ -1,4 +1,4 @@
-"""parametrize_with_checks: one pytest case per callback and check. pytest is imported at the first call."""
+"""parametrize_with_checks: one pytest case for each callback and each check. pytest is imported at the first call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Case:
     """The name of the check."""
 
     def __call__(self) -> None:
-        """Run the check.
+        """Run the check on the callback. Skip the pytest case if a check that must pass first has failed.
 
         Raises:
             AssertionError: if the check fails. The text names the check, the observation and the remedy.
@@ -54,7 +54,7 @@ def parametrize_with_checks(
 
     Args:
         callbacks: classes, functions that return a new callback, or `Subject`s.
-        only: the names of the checks. Default: all.
+        only: the names of the checks to run. Default: all.
         two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
         expected_failed: check -> the reason why the callbacks may fail it. The case is then expected to fail.
         **promises: fields of `Subject`, for all callbacks.

@@ -42,7 +42,7 @@ def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float 
         timeout: the seconds after which processes that still run are killed.
 
     Returns:
-        An `Ended` for each process, in order of rank.
+        An `Ended` for each process, in order of rank: the return value or the error, and the exit code.
     """
     context = multiprocessing.get_context("fork")
     port = _free_port()

@@ -41,7 +41,13 @@ CHECKS: dict[str, Check] = {}
 def check(
     *, remedy: str, needs: tuple[str, ...] = ("constructs", "attaches"), two_processes: bool = False
 ) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
-    """Decorate a function to add it to the table as a check, with the name and the docstring of the function."""
+    """Decorate a function to add it to the table as a check, with the name and the docstring of the function.
+
+    Args:
+        remedy: how to fix a callback that fails the check.
+        needs: the names of the checks that must pass first. If one of them fails, this check is skipped.
+        two_processes: whether the check starts processes.
+    """
 
     def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
         doc = (function.__doc__ or "").partition("\n")[0]

@@ -41,6 +41,7 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
 def settings() -> Counter[str]:
     """Return the settings of this process that a callback may change: description -> 1.
 
+    A description contains the value of the setting, such as `gradients on`. A changed value gives another description.
     To find a change, compare with the settings before the first run. Settings before the second run do not help: the
     first run may already have changed them.
     """

@@ -14,7 +14,7 @@ MICROSECONDS = 2000.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A callback under test, and the promises of its author.
+    """A callback under test, and what its author promises: for example, that it can be pickled.
 
     Wrap a class or a factory in a `Subject` to set options for one callback of a list.
     """

@@ -90,7 +90,7 @@ PLUGIN_SWITCHES = {"TRAINBUS_PLUGINS": "none", "TRAINBUS_DISABLE_PLUGINS": "all"
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Build trainers without installed plugins, inside a `with` block."""
+    """Disable installed plugins in a `with` block: trainers that are built in it attach no plugin."""
     before = {name: os.environ.get(name) for name in PLUGIN_SWITCHES}
     os.environ.update(PLUGIN_SWITCHES)
     try:
