@@ -79,7 +79,7 @@ class AcceleratorState:
 
 @dataclass
 class Accelerator:
-    """The object that replaces accelerate's `Accelerator`. Its methods call the run and the stepper."""
+    """The object that replaces accelerate's `Accelerator`. Its methods use the run, and its stepper for backward."""
 
     run: Run
     """The run."""
@@ -250,7 +250,9 @@ class Accelerator:
         return map_tensors(self.run.ranks.gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Gather tensors with any number of samples. A shorter second dimension is padded with -100.
+        """Return the tensors of all ranks, concatenated along the first dimension, also if its size differs by rank.
+
+        If the second dimensions differ, the shorter ones are padded with -100.
 
         With several ranks, samples are repeated to fill up the last batch. The result has these samples too, at its
         end.

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def announce_training(trainer: Any) -> None:
-    """Log the sizes of a training, at level INFO.
+    """Log the sizes of a training at level INFO: samples, epochs, steps, batch sizes and trainable parameters.
 
     Args:
         trainer: the Trainer. Its loader, its run plan and its optimizer must exist.

@@ -48,7 +48,7 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Record metrics that an overridden `evaluate` logs or announces."""
+        """Add logged or announced metrics to the evaluation of the overridden `evaluate` that runs now, if one does."""
 
     @property
     def model(self) -> nn.Module:

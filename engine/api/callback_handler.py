@@ -54,7 +54,7 @@ class HasCallbacks(Protocol):
         """Record metrics that an overridden `evaluate` announces."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether `on_save` of the current step is announced already."""
+        """Return whether `on_save` of this step is announced already. A second call returns False."""
 
 
 class CallbackHandler:
@@ -72,7 +72,7 @@ class CallbackHandler:
 
     A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    After that, the engine calls the replacement once per event, in the stage DECIDE. The replacement runs in place of
+    The engine calls the replacement once per event, in the stage DECIDE. The replacement runs in place of
     the handlers that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` lists the
     callbacks with these handlers. The bus calls all other handlers itself, as before. A program may also set any other
     attribute of this object.
@@ -216,7 +216,7 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the bus calls the handlers of this event through this object now."""
+        """Return whether the bus is calling the handlers of this event through this object now."""
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -234,7 +234,7 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the event that runs now. A program that replaced a method may pass other arguments."""
+        """Call the handlers of the event that runs now with these values. Return the control of the run."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))

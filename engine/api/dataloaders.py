@@ -196,7 +196,13 @@ class DataLoaderMethods(LossMethods):
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
 
     def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
-        """Log once which columns of a dataset the model does not receive."""
+        """Log once which columns of a dataset the model does not receive.
+
+        Args:
+            dataset: the dataset.
+            accepted: the columns that the model takes; None for all columns.
+            description: the name of the dataset in the log line.
+        """
         dropped = () if accepted is None else tuple(dropped_columns(dataset, accepted))
         if not dropped or (description, dropped) in self._told_columns:
             return

@@ -268,7 +268,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
-        """Return a context manager that gives an evaluation its own record.
+        """Return a context manager that keeps the metrics of an evaluation in a record of their own.
 
         Args:
             prefix: the prefix of the metric names.
@@ -321,7 +321,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return no_batch_warning(loader, description, prefix, self.args, self.run.ranks.world_size)
 
     def _check_slice(self, loader: Any) -> None:
-        """Raise an ArgumentError if the evaluation should use a random subset of rows, but the loader has more rows."""
+        """Raise an ArgumentError if the loader may have more rows than `eval_rows` or `Evaluate(rows=...)` allows."""
         rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
         if rows is not None and (found is None or found > rows):
             raise ArgumentError(

@@ -118,7 +118,7 @@ class LossMethods(MomentMethods):
             self._counting = before
 
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
-        """Return the batches of a step from an overridden `get_batch_samples`, and note the number of their items."""
+        """Return the batches of a step from an overridden `get_batch_samples`. Keep the item count that it returned."""
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]
 
@@ -230,7 +230,7 @@ class LossMethods(MomentMethods):
         return objective
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
-        """Return whether the loss of a batch is already divided by the number of batches of its step."""
+        """Return whether the loss is already divided for its whole step, so that `training_step` does not divide it."""
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
         # Without a count, a loss function can only return a mean over its batch.

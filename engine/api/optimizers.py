@@ -284,7 +284,7 @@ class OptimizerMethods(TrainerBase):
         return created
 
     def _tell_untrained(self, trained: set[Any]) -> None:
-        """Warn once about modules that a loss function uses, but with parameters that are not in `trained`."""
+        """Warn once about modules of a loss function with trainable parameters that are not in `trained`."""
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
             found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]

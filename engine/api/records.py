@@ -36,7 +36,7 @@ class StepRecord:
 
 @dataclass
 class SessionRecord:
-    """One call of `train()`, `evaluate()` or `predict()`. The session and the Trainer's training methods write it."""
+    """The values of one session, such as its training loader, its run plan and the error that ends it."""
 
     mode: str = ""
     """`train`, `evaluate` or `predict`; empty outside of a session."""

@@ -69,7 +69,7 @@ class Absent:
 
 
 class RecordedEvaluations(Callback):
-    """Stands for the evaluations of a recorded run. Callbacks that need evaluations look for it."""
+    """A stand-in for the callback that evaluated in a recorded run, for callbacks that require such a callback."""
 
     capabilities = frozenset({Capability.EVALUATES, Capability.PLANS_EVALUATIONS})
 
@@ -87,7 +87,7 @@ class ReplayBus(EventBus):
 
 
 class ReplayServices:
-    """The services of a recorded run. `at` does its work, but loads no weights. Other services are `Absent`."""
+    """The services of a recorded run: `at` and `rehearse_evaluation`. Other services are `Absent`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -99,7 +99,7 @@ class ReplayServices:
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, which does the work of the Trainer method `moment`, unless it loads weights."""
+        """Return `work()`, the default of the Trainer method `moment`. Do nothing for `_load_best_model`."""
         return None if moment == "_load_best_model" else work()
 
 
@@ -170,7 +170,7 @@ class ReplayRun:
         return Absent(name)
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count of a clock, for filters such as `every`. `calls` is the count of `Clock.CALLS`."""
+        """Return the step or epoch that a filter such as `every` counts; for `Clock.CALLS`, return `calls`."""
         step = self.state.global_step
         epoch = int(self.state.epoch) + 1
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
@@ -286,7 +286,7 @@ def _tree(records: Sequence[Record]) -> list[_Node]:
 
 
 def _with_losses(records: Sequence[Record]) -> list[Record]:
-    """Return records in which `on_loss` also has its loss. A recording stores this loss with a later event."""
+    """Return the records with the loss added to each `on_loss`. A recording stores the loss with a later event."""
     found, loss = [], None
     for record in reversed(records):
         loss = record.get("loss", loss)

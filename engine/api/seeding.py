@@ -31,8 +31,8 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
     """Seed all generators and restrict torch and CUDA to deterministic operations.
 
-    Deterministic operations are slower. Call this function before the first use of CUDA: CUDA reads the environment
-    variables once.
+    Deterministic operations are slower. This function sets `CUDA_LAUNCH_BLOCKING` and other environment
+    variables. Call it before the first use of CUDA, because CUDA reads its variables only once.
 
     Args:
         seed: any integer.

@@ -43,7 +43,7 @@ class Services(Protocol):
         """Write the model as a program for inference."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of a Trainer method. If a subclass overrides the method, call the override."""
+        """Call `work`, the default of the Trainer method `moment`. If a subclass overrides it, call the override."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""

@@ -160,7 +160,7 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the modules outside of transformers that hold one of these classes, or a subclass of one."""
+    """Return the names of modules, outside of transformers, that hold a class with one of these ids, or a subclass."""
     found = []
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in (_LIBRARY, _OURS) and isinstance(module, ModuleType):

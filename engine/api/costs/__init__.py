@@ -1,1 +1,1 @@
-"""The costs of a training: time by part and by callback, and the part that limits the speed."""
+"""The costs of a training: time by callback and by part, such as `forward`, and the part that limits the speed."""

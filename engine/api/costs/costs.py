@@ -1,4 +1,4 @@
-"""Costs: the time of a training by part and by callback, as table, JSON and HTML."""
+"""Costs: the time of a training by callback and by part, such as `forward`, as table, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a training session. `print` and notebooks show a table, `to_json` returns all values."""
+    """The time of a training session by part and callback. `print` shows tables, `to_json` returns all values."""
 
     steps: int
     """Completed steps of the session."""

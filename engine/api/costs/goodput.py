@@ -40,7 +40,11 @@ class Point:
 
 @dataclass
 class Session:
-    """One session. The first session of a program begins with its process. A later one begins with its training."""
+    """One session of a run.
+
+    The first session of a process begins when the process starts, except in a notebook. Every other session begins when
+    its training starts.
+    """
 
     id: str
     """The name of the session in the file."""
@@ -149,7 +153,11 @@ def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
-    """Return the goodput of the last run in the records. A session that does not resume begins a new run."""
+    """Return the goodput of the last run in the records. A session that does not resume begins a new run.
+
+    Args:
+        records: the records that `MeasureGoodput` wrote, the oldest first. Records of another form are left out.
+    """
     sessions: list[Session] = []
     for record in records:
         with suppress(KeyError, TypeError, ValueError):  # a record of another version

@@ -91,7 +91,13 @@ def _processors() -> int:
 
 
 def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
-    """Return the share of the peak speed of this rank's device that the model uses; None if it is unknown."""
+    """Return the share of the peak speed of this rank's device that the model uses; None if it is unknown.
+
+    Args:
+        run: the run.
+        operations: the floating-point operations of a step.
+        step: the seconds of a step.
+    """
     if run.device.type != "cuda" or not operations or not step:
         return None
     args = run.args

@@ -122,6 +122,7 @@ def judge(
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
     """Return a text that recommends the number of workers that load batches as fast as the model uses them.
 
+    If that needs more workers than there are processors, or if `workers` is None, the text recommends something else.
     The estimate assumes that one worker loads a batch in the same time as this process, so n workers load n batches in
     this time.
     """

@@ -26,7 +26,7 @@ MANY_TRUNCATED = 0.05
 
 
 def listed(names: list[str]) -> str:
-    """Return a text with the first names and the number of the other names."""
+    """Return names as text. If there are more than `SHOWN`, it ends after `SHOWN` names with `and <number> more`."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

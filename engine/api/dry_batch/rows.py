@@ -67,7 +67,7 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
     Args:
         loader: the training loader.
         dataset: the training dataset of the user.
-        size: the number of samples per batch of a loader of the Trainer.
+        size: the number of samples per batch, if the Trainer built the loader. Another loader has its own number.
         length_column: the column with the length of each sample.
         main_input: the key of a sample whose value has the length of the sample.
 
@@ -100,6 +100,12 @@ def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str)
     """Return the length of each sample, and the source of the lengths in words.
 
     The lengths are None if only reading the samples gives them.
+
+    Args:
+        rows: the dataset of the loader.
+        dataset: the dataset of the user. It may have columns that the loader drops.
+        length_column: the column with the length of each sample.
+        main_input: the key of a sample whose value has the length of the sample.
     """
     for name, measured in ((length_column, True), (main_input, False)):
         for each in (rows, dataset):  # the loader drops columns that the model does not take

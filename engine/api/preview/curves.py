@@ -11,7 +11,7 @@ Given = Mapping[str, Sequence[float] | Callable[[int], float]]
 
 
 def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]:
-    """Return a curve with a value for each step, computed by a function."""
+    """Return a curve that computes the value of a metric from the step. It ignores the evaluation number."""
     return lambda step, number: values(step)
 
 
@@ -21,7 +21,7 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
     Args:
         name: the name of the metric.
         values: the values.
-        notes: where to add the note that values repeat.
+        notes: a list. If values repeat, the curve adds a note to it when it is called.
     """
     if not len(values):
         raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")
@@ -37,7 +37,11 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 
 
 def improving(greater: bool) -> Callable[[int, int], float]:
-    """Return the default curve: each evaluation is better than the previous one."""
+    """Return the default curve: each evaluation is better than the previous one.
+
+    Args:
+        greater: whether a greater value of the metric is better.
+    """
 
     def value(step: int, number: int) -> float:
         return float(number + 1) if greater else 1.0 / (number + 1)

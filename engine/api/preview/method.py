@@ -94,7 +94,12 @@ def make_preview(
 
 @contextmanager
 def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """After the `with` block, restore the RNG states and the fields of the run that building a loader changes."""
+    """After the `with` block, restore the RNG states and the fields of the run that building a loader changes.
+
+    Args:
+        trainer: the Trainer.
+        processes: the world size of the run inside of the block; None to keep it.
+    """
     real, before = trainer.run, random_states()
     session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
     real.session = copy.copy(session)
@@ -187,8 +192,8 @@ class _Rehearsal:
     # Callbacks.
 
     def _attach(self) -> dict[str, Any]:
-        """Attach copies of the callbacks that take part. Add a warning about other callbacks that may decide
-        something."""
+        """Attach copies of the callbacks that take part in previews, and return the copies by id. Add a warning about
+        other callbacks that may decide something."""
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
         bus.know(subscribers)
@@ -276,7 +281,7 @@ class _Rehearsal:
         )
 
     def _own_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups that the trainer gives to its optimizer."""
+        """Return the parameter groups that the trainer gives to an optimizer that it builds itself."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
         groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
         return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups

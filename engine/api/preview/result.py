@@ -90,7 +90,7 @@ class Preview:
         return lines
 
     def _other_rate(self, other: Preview) -> list[str]:
-        """Return the first logged learning rate that differs at a step of both previews, as two lines of text."""
+        """Return the first logged learning rate that differs at a step of both previews, as two lines; [] if none."""
         rates = {row["step"]: row["learning_rate"] for row in self.rows if "learning_rate" in row}
         for row in other.rows:
             mine, found = rates.get(row["step"]), row.get("learning_rate")

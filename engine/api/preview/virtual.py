@@ -291,7 +291,7 @@ class VirtualServices(TrainerServices):
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, which does the work of the Trainer method `moment`, unless it loads weights."""
+        """Return `work()`, the default of the Trainer method `moment`. Do nothing for `_load_best_model`."""
         return None if moment == "_load_best_model" else work()
 
     def data_generators(self) -> OwnGenerators:
@@ -337,9 +337,11 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer without weights. Its groups have the learning rates of `groups`.
+    """Return an optimizer without weights, for a schedule, which reads only the learning rates.
 
-    Schedules read only the learning rates.
+    Args:
+        groups: the parameter groups whose learning rates the groups of the optimizer get.
+        rate: the learning rate of groups without one.
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)

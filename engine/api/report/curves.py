@@ -35,7 +35,7 @@ class Curve:
         return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
 
     def reduced(self, most: int) -> Curve:
-        """Return the curve with at most about `most` points, as `kept` chooses them."""
+        """Return the curve with only the points that `kept` chooses: about `most`, at most `most + 3`."""
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
@@ -46,10 +46,10 @@ class Curve:
 
 
 def kept(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of the values that a curve of at most about `most` points keeps.
+    """Return the indices of the values to keep, so that a curve has about `most` points.
 
-    Each of `most / 2` parts of equal length keeps its minimum and its maximum. The first and the last value, and the
-    first value that is not finite, are always kept.
+    With at most `most` values, all are kept. Otherwise, each of `most // 2` parts of equal length keeps its minimum and
+    its maximum. The first value, the last value and the first value that is not finite are kept too.
     """
     count = len(values)
     if count <= most:

@@ -52,12 +52,15 @@ def labels(values: Sequence[float]) -> list[str]:
 
 
 def left_margin(texts: Sequence[str]) -> int:
-    """Return the margin left of a plot, in which the texts of its ticks have room."""
+    """Return the width of the margin left of a plot, in SVG units, so that the texts of its ticks fit in it."""
     return max(LEFT, 12 + 9 * max(map(len, texts), default=0))
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of an axis that shows the values. If all values are equal, there is space around them."""
+    """Return the limits of an axis that shows the values: the lowest and the highest value.
+
+    Equal limits are moved apart. Without values, the limits are 0 and 1.
+    """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
         pad = abs(low) * 0.1 or 0.5

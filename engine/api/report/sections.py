@@ -226,9 +226,14 @@ def _goodput(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return the arguments.
+    """Return a table of the arguments in a block that is closed at first.
 
-    With several runs, the arguments that differ come first, and the others are in a closed block.
+    With several runs, a table of the arguments that differ comes first, and only the others are in the closed block.
+
+    Args:
+        runs: the runs.
+        names: the names of the runs.
+        different: the names of the arguments that differ.
     """
     known = [(run, name) for run, name in zip(runs, names) if run.arguments]
     if not known:
@@ -285,7 +290,7 @@ def _callbacks(run: RunData) -> str:
 
 
 def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[RunData], str]) -> str:
-    """Return the section of each run that has one. For several runs, each section is a block that can be closed."""
+    """Return the section of each run that has one. For several runs, the reader can close each section."""
     found = [(index, name, text) for index, (run, name) in enumerate(zip(runs, names)) if (text := section(run))]
     if len(runs) == 1:
         return "".join(text for _, _, text in found)

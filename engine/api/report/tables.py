@@ -98,7 +98,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Return a time in UTC, such as `2026-01-31 10:20`; a dash if it is not known."""
+    """Return a time, given in seconds since 1970, as text in UTC: `2026-01-31 10:20`; a dash if it is not known."""
     if not seconds:
         return "-"
     try:
