@@ -74,8 +74,9 @@ class Event:
         origin: str = "trainbus",
         deprecated: str = "",
     ) -> None:
-        """Declare an event. `params` may hold names instead of `Param` objects. A name stands for a parameter of type
-        `Any`.
+        """Declare an event. The arguments are the fields of the class.
+
+        `params` may hold names instead of `Param` objects. A name stands for a parameter of type `Any`.
 
         Raises:
             SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, or if two parameters
@@ -272,7 +273,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     _shared(
         "on_optimizer_step",
-        "The weights are updated, and the gradients still exist. Not announced if the update is skipped.",
+        "The weights are updated, and the gradients still exist. If the update is skipped, there is no event.",
         _BEFORE_UPDATE,
         Clock.STEP,
     ),

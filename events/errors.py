@@ -23,7 +23,7 @@ class SubscriptionError(TrainbusError, TypeError):
 class HandlerError(TrainbusError, RuntimeError):
     """A handler makes a forbidden change, such as changing weights while it reports.
 
-    The training argument `debug="callbacks"` turns on the check.
+    The training argument `debug="callbacks"` turns on the check for such changes.
     """
 
 
@@ -127,7 +127,7 @@ argument."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that the caller of `name` probably means; an empty text if there is none.
+    """Return the name in `known` that a user who wrote `name` probably means; an empty text if there is none.
 
     If `SYNONYMS` maps `name` to a known name, the function returns this known name. Otherwise it returns the known name
     with the most similar spelling.

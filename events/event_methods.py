@@ -44,7 +44,7 @@ class EventMethods:
         """The clipping of the gradients is complete. The optimizer updates the weights next."""
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+        """The weights are updated, and the gradients still exist. If the update is skipped, there is no event."""
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
         """The step is complete, and `state.global_step` includes this step. The gradients are cleared."""

@@ -290,7 +290,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+            """The weights are updated, and the gradients still exist. If the update is skipped, there is no event."""
 
         def on_step_end(
             self,
@@ -970,7 +970,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The weights are updated, and the gradients still exist. Not announced if the update is skipped."""
+        """The weights are updated, and the gradients still exist. If the update is skipped, there is no event."""
 
     def on_step_end(
         self,

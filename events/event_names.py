@@ -1,4 +1,4 @@
-"""EventName: the type of event names."""
+"""EventName: the type of the names of events, for type checkers."""
 
 # Generated from events/catalog.py by `make docs`. Change the catalogue instead of this file.
 

@@ -200,7 +200,10 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Return whether a name differs clearly from the event's parameters `known`, and no other event has it."""
+    """Return whether `name` is a parameter that the author of a handler added, and not a mistake.
+
+    This is so if `name` is not similar to the parameters of the event, `known`, and if no event has this parameter.
+    """
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
 

@@ -154,7 +154,8 @@ def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint,
 
     Args:
         group: the entry-point group.
-        folders: each folder of `sys.path` with the time of its last change. They are the key of the cache.
+        folders: each folder of `sys.path` with the time of its last change, in nanoseconds; 0 if the folder cannot be
+            read. They are the key of the cache.
     """
     return tuple(entry_points(group=group))
 

@@ -150,8 +150,9 @@ class Isolation:
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
         """Return a function that calls a handler, and withdraws the flags that the handler wrote if the call fails.
 
-        The function then repeats the call, at most `policy.retries` times. It undoes nothing else: values that the
-        handler wrote to logs, to metrics or to its own attributes stay.
+        The function then repeats the call, at most `policy.retries` times. If the last call fails too, it raises the
+        exception. It undoes nothing else: values that the handler wrote to logs, to metrics or to its own attributes
+        stay.
         """
         control = self.control
 
@@ -173,7 +174,11 @@ class Isolation:
         return guard
 
     def forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Count a failure and apply the policy of the handler. Return whether the run continues."""
+        """Apply the policy of a handler that failed with `error`, and return whether the run continues.
+
+        If the run continues, the method counts the failure, logs a warning, and unsubscribes the callback if the policy
+        requires it.
+        """
         policy, owner_id = subscription.policy, subscription.owner_id
         if policy.action == "raise" or isinstance(error, _NEVER_ISOLATED):
             return False
@@ -199,7 +204,7 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback. If all ranks decide about the callback together, only propose to unsubscribe it."""
+        """Unsubscribe a callback. If all ranks decide about it together, store a proposal in `pending` instead."""
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
@@ -265,11 +270,11 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether the callback is thinned or quarantined when it exceeds its budget."""
+        """Whether the callback is thinned or quarantined when it exceeds its budget. Else it only causes a warning."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the time of a handler call. At the end of a window, compare the sum with the budget."""
+        """Add the seconds of a handler call. After each window of `WINDOW` steps, compare the sum with the budget."""
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
             self._first, self._began, self._spent, self._exceeded = step, now, 0.0, 0
@@ -303,12 +308,18 @@ class Meter:
 
 
 def is_thinned(event: Event) -> bool:
-    """Return whether a thinned callback misses some announcements of an event."""
+    """Return whether a callback that `Isolation.thin` thins misses some announcements of an event."""
     return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
 
 
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
     """Check that a callback with `over_budget="thin"` may miss announcements.
+
+    Such a callback runs only at some steps after it exceeds its time budget.
+
+    Args:
+        owner_id: the id of the callback.
+        stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
         SubscriptionError: if a handler of a step event runs in another stage than REPORT. Such a handler may decide,

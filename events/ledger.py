@@ -66,7 +66,7 @@ class Ledger:
         return self._serial
 
     def since(self, written: int) -> list[Entry]:
-        """Return the kept entries written after the first `written` entries, oldest first."""
+        """Return the kept entries that follow the first `written` entries ever written, oldest first."""
         kept = [pair for entries in self._entries.values() for pair in entries if pair[0] > written]
         return [entry for _, entry in sorted(kept, key=lambda pair: pair[0])]
 
@@ -87,7 +87,7 @@ class Ledger:
         return [asdict(entry) for entry in self]
 
     def load_list(self, entries: list[Mapping[str, Any]]) -> None:
-        """Replace all entries by saved ones. Unknown keys of a newer version are ignored."""
+        """Replace all entries by `entries`, which `to_list` returned. Unknown keys of a newer version are ignored."""
         known = {field.name for field in fields(Entry)}
         self._entries.clear()
         watchers, self.watchers = (

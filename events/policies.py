@@ -35,7 +35,7 @@ class Policy:
 
     @property
     def isolates(self) -> bool:
-        """Whether the run may continue after an exception, or calls the handler again."""
+        """Whether an exception does not end the run at once: the run continues, or calls the handler again."""
         return self.action != "raise" or self.retries > 0
 
     @property
@@ -70,7 +70,7 @@ def retry(times: int = 3, then: str = "raise") -> str:
 
 
 def ending(label: str, step: int, policy: Policy) -> str:
-    """Return the note on an exception of a handler that ends the run: the handler, the step, and its `on_error`."""
+    """Return the note for an exception that ends the run. It names the handler, the step and the policy."""
     return f"{label} failed after step {step} (its on_error is {policy.text!r})."
 
 
@@ -121,9 +121,9 @@ class Budget:
         """Return the time spent, divided by the allowed time. A callback with a value above 1 exceeds its budget.
 
         Args:
-            spent: the seconds in the handlers.
-            elapsed: all seconds of these steps.
-            steps: the number of steps.
+            spent: the seconds that the handlers of the callback took in a number of steps.
+            elapsed: the seconds that these steps took in total.
+            steps: the number of these steps.
         """
         allowed = self.amount * (elapsed if self.is_share else steps)
         return spent / allowed if allowed > 0 else 0.0

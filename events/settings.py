@@ -121,7 +121,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the field `name` if it does not allow a `str`; an empty text in all other cases."""
+    """Return the annotation of the dataclass field `name` as text if it does not allow a `str`; else an empty text."""
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):

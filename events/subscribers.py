@@ -249,7 +249,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 class Ordered(dict[Any, None]):
-    """A set that keeps the order of insertion. The signals of blinker store their receivers in such a set."""
+    """A set that keeps the order of insertion. A `Channel` stores its handlers in such a set, in this order."""
 
     def add(self, item: Any) -> None:
         self[item] = None

@@ -174,7 +174,7 @@ class Timeline:
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
-        """Add up all marks, and return the time of the session by part and by handler."""
+        """Add up all marks, and return the time of the training by part and by handler."""
         self.fold()
         found, ordinary = Sums(), self._ordinary
         found.add(self._others)
@@ -204,7 +204,7 @@ class Timeline:
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up the marks of the complete steps. Add up the marks of the current step only if there are very many."""
+        """Add up the marks of the complete steps. Keep those of the current step, unless there are very many."""
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 

@@ -15,7 +15,7 @@ _EXAMPLES = 'Pass one, such as every(500), every(1, "epoch"), every("10min") or 
 
 
 def problems_of_triggers(callback: object) -> list[str]:
-    """Return a text for each dataclass field of a callback that takes a trigger and has a value of another type.
+    """Return an error text for each dataclass field of a callback that takes a trigger, but has another value.
 
     The check skips a field that has no value, or whose annotation cannot be resolved.
     """

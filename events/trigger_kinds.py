@@ -40,7 +40,7 @@ class Trigger:
     """A value that says when something is due. Combine triggers with `|` (either) and `&` (both at the same moment)."""
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        """Return whether the trigger is due `now`. `before` is the moment at which it was last due."""
+        """Return whether the trigger is due `now`. `before` is the moment at which it was last due; None if never."""
         raise NotImplementedError
 
     def due_again(self, now: Moment, before: Moment | None) -> bool:
@@ -64,12 +64,15 @@ class Trigger:
 
     @property
     def clocked(self) -> bool:
-        """Whether the trigger reads the clock, which differs between ranks."""
+        """Whether the trigger reads the clock. The clocks of ranks differ, so it may be due on some ranks only."""
         return False
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the cost of the last work. Only a `Cadence` measures this cost."""
+        """Whether the trigger reads the time that the last work of the callback took, such as its last save.
+
+        Only a `Cadence` measures this time.
+        """
         return False
 
     @property
@@ -86,8 +89,10 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of each step whose number is a multiple of `steps`. If `times` is given, a short run uses a
-    shorter interval, so that the trigger is due at least `times` times."""
+    """Due at the end of each step that is at least `after` and a multiple of `steps`.
+
+    If `times` is above 0, a short run uses a shorter interval, so that the trigger is due at least `times` times.
+    """
 
     steps: int
     after: float = 0
@@ -110,7 +115,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at regular intervals. The interval is a share of the steps of the run, rounded up to whole steps."""
+    """Due at regular intervals, as `EverySteps`. The interval is a share of the steps of the run, rounded up."""
 
     share: float
     after: float = 0
@@ -171,8 +176,11 @@ class EverySeconds(Trigger):
 
 @dataclass(frozen=True)
 class EveryCost(Trigger):
-    """Due at the end of a step, if enough seconds of training have passed since the trigger was last due. The
-    seconds are enough if the last work took at most the share `overhead` of them."""
+    """Due at the end of a step, at intervals that depend on how long the work of the callback takes.
+
+    The trigger is due again when the last work, such as a save, took at most the share `overhead` of the seconds of
+    training since the trigger was last due.
+    """
 
     overhead: float
     """The largest share of the training time that the work may take, above 0 and below 1."""
@@ -244,7 +252,7 @@ class LogSpaced(Trigger):
 
 @dataclass(frozen=True)
 class AtEnd(Trigger):
-    """Due when the run ends, unless it was last due at the same step."""
+    """Due when the run ends, unless it was due at this step already. With `early=False`, only a complete run counts."""
 
     early: bool = True
 

@@ -28,7 +28,7 @@ def names() -> str:
     """Return the text of the module `event_names.py`: the type of event names."""
     literal = "".join(f'    "{event.name}",\n' for event in EVENTS)
     return (
-        f'"""EventName: the type of event names."""\n\n{NOTICE}\n'
+        f'"""EventName: the type of the names of events, for type checkers."""\n\n{NOTICE}\n'
         "from __future__ import annotations\n\nfrom typing import Literal\n\n"
         f'EventName = Literal[\n{literal}]\n"""The name of an event of the catalogue."""\n'
     )

@@ -124,8 +124,10 @@ def _saved_at(recording: Recording) -> set[int]:
 
 
 def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
-    """Yield the indices of the records of each interrupted evaluation. The next session repeats the whole
-    evaluation."""
+    """Yield one range of indices in `records` for each interrupted evaluation.
+
+    The next session repeats the whole evaluation, so the records of the interrupted evaluation are not compared.
+    """
     begun = None
     for index, record in enumerate(records):
         event = record.get("e")

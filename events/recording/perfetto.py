@@ -31,7 +31,7 @@ _COUNTERS = {"lr": "learning rate", "norm": "gradient norm"}
 
 
 def chrome_trace(recordings: Iterable[Recording]) -> dict[str, Any]:
-    """Return one trace of the recordings of one or more ranks. In the trace, each rank is a process.
+    """Return the trace of the recordings of one or more ranks, as a dict for a JSON file. A rank is a process in it.
 
     Times are in microseconds since the first session began.
     """

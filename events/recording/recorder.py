@@ -187,7 +187,10 @@ class DecisionRecorder(Recorder):
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
-    """Return the handlers of each event in their order: the id of each callback, and the number of its stage."""
+    """Return the handlers of each event in handler order: event -> id of the callback -> number of the stage.
+
+    Events without handlers are left out.
+    """
     plan: dict[str, dict[str, int]] = {}
     for event in bus:
         for handler in bus.order_of(event):
