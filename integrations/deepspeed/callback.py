@@ -152,7 +152,7 @@ class DeepSpeed(Callback):
         return torch_optimizer(self._engine)
 
     def _build_engine(self, run: Run, optimizer: Optimizer | None) -> None:
-        """Build the engine with an optimizer, or with the optimizer that the configuration names."""
+        """Build the engine with `optimizer`. None: with the optimizer that DeepSpeed's configuration names."""
         if optimizer is not None:
             check_optimizer(optimizer, self._complete)
         groups = default_groups(run.model) if optimizer is None else optimizer.param_groups

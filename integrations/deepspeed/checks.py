@@ -42,10 +42,12 @@ def check_config(config: dict[str, Any], run: Run) -> None:
 
 
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
-    """Raise an error for an optimizer that gives other results on flattened weights. Stages 1 to 3 flatten the weights.
+    """Check that an optimizer gives the same results with the ZeRO stage of the configuration as without DeepSpeed.
+
+    Stages 1 to 3 flatten the weights, so optimizers that depend on the shape of a weight do not work.
 
     Raises:
-        ArgumentError: with the remedy.
+        ArgumentError: if the optimizer does not work. The error names the reason and the remedy.
     """
     kind, stage = type(optimizer).__name__, stage_of(config)
     if stage == 0:
@@ -141,7 +143,7 @@ def _run_problems(config: dict[str, Any], run: Run) -> Iterator[str]:
 
 
 def _optimizer_problems(config: dict[str, Any], stage: int) -> Iterator[str]:
-    """Yield each reason why the optimizer in the configuration does not work."""
+    """Yield an error text for each reason why the optimizer of the configuration does not work with a ZeRO stage."""
     name = config.get("optimizer", {}).get("type", "")
     if name.lower() == "muon":
         yield (

@@ -39,7 +39,7 @@ OWN_AUTO = ("data_types", "autotuning")
 
 @dataclass(frozen=True)
 class RunSizes:
-    """The sizes of a run from which a configuration is filled, in addition to the arguments."""
+    """Sizes of a run, such as its batch size. `complete_config` uses the sizes to fill a configuration."""
 
     batch_size: int
     """Samples in a training batch of one rank."""
@@ -140,7 +140,7 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
 
 
 def _fill(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> list[str]:
-    """Replace "auto" by the values of the arguments, and return an error for each value that contradicts them."""
+    """Replace "auto" by the values of the arguments, in place. Return an error text for each contradicting value."""
     conflicts = []
     for rule in rules(args, sizes):
         section, name = _find(config, rule.key)
@@ -229,7 +229,11 @@ def _add_absent(config: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
-    """Add the absent `optimizer` and `scheduler` sections, with values of the arguments."""
+    """Add the sections `optimizer` and `scheduler` if they are absent. `_fill` later replaces their values "auto".
+
+    Raises:
+        ArgumentError: if DeepSpeed has no schedule for `lr_scheduler_type`.
+    """
     if "optimizer" not in config:
         # torch's AdamW needs no compilation. It is not among the optimizers that DeepSpeed tested with ZeRO.
         names = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), AUTO)

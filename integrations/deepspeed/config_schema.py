@@ -107,14 +107,14 @@ def check_schema(config: dict[str, Any]) -> None:
 
 
 def without_nulls(config: Any) -> Any:
-    """Return a configuration without its null keys. A null key counts as absent."""
+    """Return a configuration, sections included, without the keys whose value is None. Such a key counts as absent."""
     if not isinstance(config, dict):
         return config
     return {key: without_nulls(value) for key, value in config.items() if value is not None}
 
 
 def unknown_keys(section: str, given: Any, known: Any) -> Iterator[str]:
-    """Yield an error for each unknown key of a section, with the nearest known key."""
+    """Yield an error text for each key in `given` that is not in `known`. `section` is empty for the top level."""
     prefix = f"{section}." if section else ""
     yield from (f"{prefix}{key} is unknown{nearest(key, known)}" for key in given if key not in known)
 

@@ -39,7 +39,10 @@ def drop_frozen(groups: Groups) -> None:
 
 
 def prepare_process(config: dict[str, Any], run: Run) -> None:
-    """Prepare this process for DeepSpeed, and warn if DeepSpeed will compile code or if a lock file blocks it."""
+    """Create what DeepSpeed requires in a single process, and warn if DeepSpeed will compile its optimizer.
+
+    Also keep DeepSpeed from compiling an extension that training does not use, and ignore torch's deprecation warnings.
+    """
     init_single_process(run)
     disable_shm_extension()
     ignore_deprecated_names()
@@ -79,12 +82,12 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
 
 
 def attributes_of(model: nn.Module) -> dict[Any, set[str]]:
-    """Return the names of the attributes of each module and parameter."""
+    """Return the names of the attributes of each module and parameter of a model: object -> names."""
     return {owner: {*vars(owner)} for owner in (*model.modules(), *model.parameters())}
 
 
 def added_attributes(before: dict[Any, set[str]]) -> list[tuple[Any, str]]:
-    """Return the attributes that were added after `attributes_of` was called, as pairs of object and name."""
+    """Return the attributes that were added after `attributes_of` returned `before`, as pairs of object and name."""
     return [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
 
 

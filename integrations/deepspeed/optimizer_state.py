@@ -67,7 +67,7 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Move the weights of the model to memory of their own, with the float32 values of the optimizer."""
+        """Give each weight memory of its own, with the optimizer's float32 values, before the engine is released."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
@@ -131,8 +131,10 @@ class OptimizerState:
                         set_full_value(parameter, value, key)
 
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
-        """Link each parameter to its part of the state of the tensor `flat`. DeepSpeed links only the first group
-        correctly."""
+        """Link the parameters `members` to their parts of the optimizer state of `flat`, their flat tensor.
+
+        DeepSpeed links only the first group correctly. In stage 3 the method does nothing.
+        """
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
             lazy_init_hp_params_optimizer_state(members, flat, state)
@@ -151,9 +153,12 @@ class OptimizerState:
         return found
 
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
-        """Return the parameters in the order of a saved state.
+        """Return the parameters of each group in the order of a saved state.
 
         The saved state has either the groups of this run, or two groups: with and without weight decay.
+
+        Raises:
+            CheckpointError: if the groups of the saved state have other sizes.
         """
         sizes = [len(group["params"]) for group in state.get("param_groups", [])]
         groupings = [[group["params"] for group in self.groups]]
@@ -227,7 +232,7 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    In stage 3, DeepSpeed itself replaces them only during an update.
+    The optimizer then loads the state of `tensors`. In stage 3, its groups hold these tensors only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

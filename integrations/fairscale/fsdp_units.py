@@ -283,7 +283,10 @@ def _remove_hooks(unit: Any) -> None:
 
 
 def release_process_groups() -> None:
-    """Drop the references of all units to process groups. The units cannot compute afterwards; see `Ranks.leave`."""
+    """Drop the references of all units to process groups, so that the groups can be destroyed; see `Ranks.leave`.
+
+    The units cannot compute afterwards.
+    """
     for unit in [*_units]:
         _remove_hooks(unit)
         unit.process_group = unit.process_group_reduce_scatter = None

@@ -151,7 +151,7 @@ class _Gradients:
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Keep gradients local until the last batch of a step, then average them."""
+        """Keep gradients local inside a `with` block. After the last batch of a step (`last=True`), average them."""
         with self.wrapping.watched(wrapped.no_sync(), last):
             yield
         if last:
