@@ -154,7 +154,7 @@ def search_backend(name: str | None) -> Any:
 def found_callbacks(args: Any) -> list[Any]:
     """Return the callbacks of the integrations that the arguments name.
 
-    `engine.arguments.plugins.selection.join` returns the callbacks of installed plugins.
+    Callbacks of installed plugins are not included: `engine.arguments.plugins.selection.join` returns those.
     """
     found = [load(name).from_arguments(args) for name in dict.fromkeys(_trackers(args))]  # a name counts once
     if way := way_to_shard(args):
@@ -172,8 +172,8 @@ def way_to_shard(args: Any) -> str:
     The name is empty if torch shards the training, or if nothing is sharded.
 
     Raises:
-        ArgumentError: if the strategy does not work in a single process. DeepSpeed does not raise it, because it can
-            offload in a single process.
+        ArgumentError: if the strategy needs several ranks, but this is a single process. DeepSpeed works in a single
+            process too, because it can offload there.
     """
     row = Strategy.selected_by(args).row
     if not row.single_process and args.world_size == 1:

@@ -83,7 +83,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
-    """Return the values of known metrics as `EvalResult`: one object per task, dataset and metric."""
+    """Return the known metrics in `results` (name -> value) as `EvalResult`: one per task, dataset and metric."""
     tags = facts.dataset_tags
     names = (*facts.datasets, *tags[len(facts.datasets) :])
     configurations = (*facts.dataset_args, *[None] * (len(tags) - len(facts.dataset_args)))
@@ -187,7 +187,7 @@ class Repository:
         wait(self._pushes)
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Return the tags and the library name in the header of an existing card."""
+        """Return the tags and the library name in the header of a card; () and None if the card does not exist."""
         if not card.is_file():
             return (), None
         data = ModelCard.load(card, ignore_metadata_errors=True).data
@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Raise an error, or log that the repository could not be created. Only the first log is a warning."""
+        """Raise `error` if `on_error` is not "warn", or if it is an ArgumentError. Else log it, once as a warning."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

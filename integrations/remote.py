@@ -177,7 +177,8 @@ def complete_checkpoints(
 ) -> dict[str, tuple[float, str]]:
     """Return the complete checkpoints in a folder of a store: name of the folder -> (time of the save, id of the run).
 
-    A killed process can leave a complete checkpoint under the name of a copy in progress; see `checkpoint_name`.
+    This includes a complete copy that a killed process left under a temporary name; see `checkpoint_name`. Times are
+    in seconds since 1970.
 
     Args:
         system: the file system of the store.
@@ -207,7 +208,8 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
         system: the file system of the store.
         folder: the folder in the store.
         output: the output folder.
-        strict: whether a damaged checkpoint is an error. If False, it is a warning, and the next checkpoint is tried.
+        strict: whether a damaged checkpoint is an error. If False, the function logs a warning and tries the next older
+            checkpoint.
 
     Raises:
         CheckpointError: if the copy does not agree with its manifest, and `strict` is True.
@@ -228,7 +230,10 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
 
 
 def fetch(system: Any, root: PurePosixPath, target: Path) -> list[str]:
-    """Copy a remote checkpoint to a local folder and return its problems. With problems, the folder does not change."""
+    """Copy a remote checkpoint to a local folder, and return the problems of the copy; an empty list if it is intact.
+
+    If there are problems, the local folder does not change.
+    """
     staging = target.with_name(f".fetch-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)

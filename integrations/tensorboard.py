@@ -134,7 +134,10 @@ class TensorBoard(RowTracker):
 
 
 def _folder(base: Path, opening: Opening) -> Path:
-    """Return the folder of a run: `base`, or a subfolder if another run already has event files in `base`."""
+    """Return the folder of a run: `base`, or a subfolder if another run already has event files in `base`.
+
+    A resumed run gets the folder of its earlier session.
+    """
     if opening.resumes and (known := opening.state.get("folder")) and Path(known).exists():
         return Path(known)
     last = base

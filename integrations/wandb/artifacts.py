@@ -52,7 +52,7 @@ class ModelArtifacts:
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Add a checkpoint, which is being written, to `pending`.
+        """Note a checkpoint that is being written, so that it is uploaded after its commit.
 
         With `only_best=True`, skip a checkpoint that does not hold the best model.
         """

@@ -75,7 +75,7 @@ class WandbSession(TrackerSession):
 
         Args:
             step: the last step of the run.
-            counter: the last value of the client's counter.
+            counter: the last value of `_step`, with which the client numbers the rows.
             rows: the number of rows that the run has for this step; infinite if the number is not known.
         """
         self.last_step, self.rows_of_last_step, self.progress = step, rows, (step, counter + 1)
@@ -139,7 +139,10 @@ class WandbSession(TrackerSession):
         return replace(self.request, identity=stored, resumes=True, save_code=False)
 
     def _open_after_end(self) -> None:
-        """Open the run again if this session opened it. Otherwise open a new run in the project of the finished run."""
+        """Continue after the program finished the run: open it again if this session opened it.
+
+        Otherwise open a new run in the project of the finished run.
+        """
         before, last = self.run_id, self.progress[0]
         if self.owned:
             self._open_again(self._further_part())
@@ -324,7 +327,7 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until the service of a killed program has written its segment.
 
-    Wait also until the folder of a new segment gets another name. The name has the time in seconds.
+    Then wait until a new segment gets a folder of its own, because the client names a folder by the second.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -368,7 +371,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Make the wandb account the author of all writes to the control, inside a `with` block."""
+    """Make the wandb account of `live` the author of all writes to the control, inside a `with` block."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

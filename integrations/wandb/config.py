@@ -80,7 +80,10 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[s
 
 
 def changed_arguments(changes: Mapping[str, Any]) -> list[str]:
-    """Return the names of the changed arguments that may have an effect on the rows of a run."""
+    """Return the names of the arguments in `changes` that may have an effect on the rows of a run.
+
+    `changes` is a dict that `changes_between` returned.
+    """
     return [name for name in changes.get("arguments", {}) if name not in PLACES]
 
 

@@ -71,7 +71,7 @@ class Identity:
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
 
     def written(self, axis: str) -> Written:
-        """Return the last step of all segments on this machine, the number of its rows, and the last counter.
+        """Return the last step in the segments on this machine, the number of its rows, and the client's last counter.
 
         `axis` is the column with the step.
         """

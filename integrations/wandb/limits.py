@@ -38,7 +38,10 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
 
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row that the service accepts: plain values, without columns that exceed a limit."""
+        """Return a row that the service accepts: plain values, without columns that exceed a limit.
+
+        A text that is too long is cut.
+        """
         kept, size = {}, 0
         for name, value in row.items():
             if name not in self._keys and len(self._keys) >= self.limits.keys:

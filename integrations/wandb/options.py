@@ -189,7 +189,14 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
 def client_settings(
     given: Mapping[str, Any], init_timeout: float, finish_timeout: float, stop: Callable[[], None] | None = None
 ) -> wandb.Settings:
-    """Return the settings of the client. Settings of the user have priority."""
+    """Return the settings of the client.
+
+    Args:
+        given: the settings of the user. They have priority.
+        init_timeout: the longest time to open the run, in seconds.
+        finish_timeout: the longest time to finish the run, in seconds.
+        stop: the function that the client calls if a user of the website stops the run; None for no function.
+    """
     wanted: dict[str, Any] = {
         "init_timeout": init_timeout,
         "finish_timeout": finish_timeout,

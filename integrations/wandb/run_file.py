@@ -71,7 +71,9 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
 
 def last_written(path: Path, axis: str) -> Written:
-    """Return the last step in the file of a run. The function reads from the end, so it is fast for a long run too.
+    """Return the last step in the file of a run, the number of its rows, and the last value of wandb's own counter.
+
+    The function reads from the end, so it is fast for a long run too.
 
     Args:
         path: the `.wandb` file.
