@@ -143,7 +143,7 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the number of label items of a step with only this batch, a scalar tensor; None if the loss does not use it."""
+    """Return the label count of a step with only this batch, a scalar tensor; None if the loss does not use it."""
     return trainer.count_items([batch])
 
 
