@@ -103,7 +103,7 @@ class AcceleratorConfig:
         return json.dumps(self.to_dict())
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Remove a setting and return its value, as transformers' class does."""
+        """Remove a setting and return its value, as `dict.pop` does. Return `default` if there is no such setting."""
         return vars(self).pop(key, default)
 
 

@@ -36,10 +36,10 @@ class AliasProperties:
         super().__setattr__(name, value)
 
     def _translate_alias_fields(self) -> None:
-        """If a subclass declares fields under aliases, move their values to the arguments that the aliases stand for.
+        """If a subclass declares fields under aliases, copy their values to the arguments that the aliases stand for.
 
         Raises:
-            ArgumentError: If the argument itself has another value.
+            ArgumentError: If an alias and its argument are both set, to different values.
         """
         known: Mapping[str, Any] = {field.name: field for field in fields(self)}  # type: ignore[arg-type]
         for name in known.keys() & _PROPERTIES:

@@ -322,7 +322,11 @@ class HFMethods:
         )
 
     def _set(self, **values: Any) -> Any:
-        """Set fields and check all fields. If a check fails, restore the former values."""
+        """Set fields, check all fields, and return the arguments.
+
+        Raises:
+            ArgumentError: If a check fails. The fields then have their former values.
+        """
         before = dict(vars(self))
         vars(self).update(values)
         checked: Any = self

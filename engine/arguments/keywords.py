@@ -35,7 +35,7 @@ class AliasMeta(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of `__init__`. Editors and command-line builders would otherwise show `__call__`."""
+        """The signature of `__init__`. Without this property, editors show the parameters of `__call__`."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # the __init__ of the class, not of an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -103,7 +103,10 @@ def resolve_aliases(
 
 
 def _problems_of(cls: type[Any], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of the values of a call. The call creates no instance, because one of its names is wrong."""
+    """Yield the problems of the values in `settings`, the keywords of a call of `cls`.
+
+    The call fails, because one of its names is wrong. Its error also lists the problems of the values.
+    """
     trial = object.__new__(cls)
     for field in fields(cls):
         setattr(trial, field.name, normalize(field, settings.get(field.name, default_of(field))))

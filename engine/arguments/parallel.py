@@ -94,7 +94,7 @@ class ParallelArguments(Group):
 
     @property
     def sharding_option(self) -> tuple[str, bool]:
-        """The stage that `sharding` names ('' for none), and whether `sharding` contains the word 'offload'."""
+        """The stage in `sharding`, such as 'stage2' ('' for none), and whether `sharding` has the word 'offload'."""
         words = self.sharding.split()
         return next((word for word in words if word != "offload"), ""), "offload" in words
 

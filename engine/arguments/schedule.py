@@ -38,7 +38,10 @@ class ScheduleArguments(Group):
     )
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Return the warmup steps of a run with `num_training_steps`. A fraction is rounded up."""
+        """Return the number of warmup steps in a run of `num_training_steps` steps.
+
+        If the warmup is set as a fraction of the run, the number of steps is rounded up.
+        """
         if self.warmup_steps >= 1:
             return int(self.warmup_steps)
         return math.ceil(num_training_steps * (self.warmup_steps or self.warmup_ratio))

@@ -44,7 +44,7 @@ class ScriptArguments(Group):
 
 @cache
 def _warn_that_nothing_resumes(named: str | bool) -> None:
-    """Warn once per process that the run does not resume from the checkpoint in the arguments.
+    """Warn once per process that the run does not resume from `named`, the checkpoint in the arguments.
 
     As in transformers, `train` does not read the argument. The script must pass its value to `train`.
     """

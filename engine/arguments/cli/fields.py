@@ -139,8 +139,9 @@ class Argument:
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
     """Return the arguments of all classes, and a hidden argument for each alias with values of its own.
 
-    For example, the alias `group_by_length` takes a bool, and its argument `train_sampling_strategy` takes text. A
-    field of any class overrides an alias with the same name.
+    The aliases are those of `TrainingArguments`. They are included only if this class or a subclass is given. `--help`
+    does not show hidden arguments. For example, the alias `group_by_length` takes a bool, and its argument
+    `train_sampling_strategy` takes text. A field of any class overrides an alias with the same name.
 
     Raises:
         ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.
@@ -172,7 +173,10 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return a hidden argument for an alias with values of its own. The class `owner` translates these values."""
+    """Return an argument for the alias `name`, which takes other values than its argument. `--help` does not show it.
+
+    The class `owner` translates the values of the alias.
+    """
     made: Any = field(default=None)
     made.name = name
     return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)

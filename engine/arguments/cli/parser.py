@@ -265,7 +265,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each flag in `rest`, the unknown words, and for each word before the first such flag."""
+        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag in it."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:
@@ -343,7 +343,7 @@ class _StoreValue(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        """Store the value, or collect a problem, so that the parser can report all problems at once."""
+        """Store the value. If it is invalid, collect the problem, so that the parser reports all problems at once."""
         found = vars(namespace)
         repeats, repeated = self.argument.field.metadata.get("repeats"), found.setdefault(_REPEATED, set())
         before = found.get(self.dest) if self.dest in repeated or option_string == "-p" else None

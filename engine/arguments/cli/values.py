@@ -25,14 +25,14 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 
 
 class Unreadable(Exception):
-    """A value does not fit the type of its field. The message continues the text "`name` is 'value'"."""
+    """A value does not fit the type of its field. The message is the end of the text "`name` is 'value'{message}"."""
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
     """Convert the words after a flag to the type of a field.
 
     Args:
-        words: The words. One word, unless `hint` is a list.
+        words: The words. One word, unless `hint` is a collection, such as a list or a tuple.
         hint: The type of the field.
 
     Raises:
@@ -99,7 +99,7 @@ def members_of(hint: Any) -> list[Any]:
 
 
 def kind_of(hint: Any) -> Any:
-    """Return `list` for `list[int]`. A type without brackets is returned unchanged."""
+    """Return a type without its brackets: `list` for `list[int]`. A type without brackets is returned unchanged."""
     return get_origin(hint) or hint
 
 
@@ -157,9 +157,13 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 
 
 def _parse(word: str, member: Any, alone: bool) -> Any:
-    """Convert `word` to the type `member`. An error of any kind means that the word does not fit.
+    """Convert `word` to the type `member`, and return the value.
 
     If `alone` is set, the field takes only bools, so words such as `yes` and `1` are bools too.
+
+    Raises:
+        ArithmeticError, LookupError, TypeError, ValueError: The word is not a value of this type.
+        Unreadable: The word is JSON for a dataclass, and a field of the dataclass does not fit.
     """
     if choices := choices_of(member):
         return choices[word]

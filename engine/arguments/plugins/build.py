@@ -47,7 +47,10 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
 
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
-    """Return the callbacks that a parsed text describes, and the problems of the text."""
+    """Return the callbacks that a parsed text describes, and the problems of the text.
+
+    If there is a problem, the list of callbacks is empty. The arguments `args` and `find` are the same as for `build`.
+    """
     try:
         target = find(spec.name)
     except (TrainbusError, Unreadable) as error:
@@ -82,7 +85,7 @@ def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
 
 
 def reads_arguments(target: Any) -> bool:
-    """Return whether a callback class builds itself from the training arguments."""
+    """Return whether a target is a callback class that builds itself from the training arguments (`from_arguments`)."""
     if not (isinstance(target, type) and issubclass(target, Callback)):
         return False
     function = getattr(target.from_arguments, "__func__", target.from_arguments)
@@ -111,7 +114,7 @@ def spec_of(callback: Any) -> Spec:
 
     Raises:
         ArgumentError: if a value cannot be written as text, or if the class of the callback is defined inside a
-            function.
+            function or in the module `__main__`.
     """
     cls = type(callback)
     name = name_of(cls)

@@ -34,7 +34,9 @@ def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
 
 
 def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[str] = ()) -> list[str]:
-    """Return the problems that prevent attaching a callback, in its contract, events, parameters and annotations.
+    """Return the problems that prevent attaching a callback: wrong settings, events, parameters or annotations.
+
+    A callback that requires another version of the callback interface (`requires`) also has a problem.
 
     Args:
         callback: an instance.

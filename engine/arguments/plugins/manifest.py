@@ -87,7 +87,7 @@ def _of_target(target: Any) -> dict[str, Any]:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return the value if it is a tuple or list, else an empty tuple. `problems_of` reports other values."""
+    """Return the value of a class attribute if it is a tuple or list, else (). `problems_of` reports other values."""
     return value if isinstance(value, (tuple, list)) else ()
 
 
@@ -123,7 +123,7 @@ def problems_of(plugin: Plugin) -> list[str]:
 
     - the plugin can be imported, and offers a callback class or a function,
     - its events, parameters and annotations are valid,
-    - its contract is supported,
+    - this trainbus has the version of the callback interface that it requires (`requires`),
     - its manifest is not outdated,
     - runs can use its name, and no other package offers the same name.
     """

@@ -93,7 +93,8 @@ def as_texts(value: Any) -> Any:
     """Return callbacks in any notation as a list of texts. A value in an unknown notation is returned unchanged.
 
     Args:
-        value: a text with one or more callbacks; a dict from names to options; a list of texts and dicts; or None.
+        value: a text with one or more callbacks; a dict from names to options; a list of texts and dicts; or None,
+            which gives an empty list.
     """
     if value is None:
         return []
@@ -236,9 +237,10 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def _of_another_form(argument: str, value: Any) -> str:
-    """Return the problem of a mapping in which a callback has a value that is not a mapping of options.
+    """Return the problem of a mapping that `as_texts` cannot convert, such as `{'ema': 0.9}`.
 
-    If `value` is not a mapping, return an empty string.
+    A mapping must give each callback a mapping of options, or None. If `value` is not a mapping, return an empty
+    string. `argument` is the name of the argument, for the message.
     """
     if not isinstance(value, Mapping):
         return ""
