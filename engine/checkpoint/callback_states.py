@@ -74,7 +74,7 @@ class CallbackStates:
         return states
 
     def exported(self) -> dict[str, Any]:
-        """Return the states of the attached callbacks in the format of transformers: class name -> state."""
+        """Return the states of attached callbacks that have transformers' ExportableState interface, by class name."""
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass as settings, without `id` and without fields that differ from `attributes`."""
+    """Return the fields of a dataclass as settings, without `id`. Leave out fields that changed since `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -262,10 +262,10 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a callback that is not a dataclass.
+    """Return the settings of a callback that is not a dataclass. The arguments are the same as for `owner_of`.
 
     Settings are the attributes with the names of constructor arguments, or all public attributes if none has such a
-    name. Only attributes that are numbers, strings or None count, because other values may not compare.
+    name. Only numbers, strings and None count, because a comparison of other values can fail.
     """
     now = getattr(callback, "__dict__", {})
     public = {
@@ -307,7 +307,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
-    """Warn about states that are matched by the position of their callbacks, because their settings are equal."""
+    """Warn about states that only the position of their callbacks tells apart, because class and settings are equal."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
         if owner_id.partition("-")[0] == owner["class"]:  # an id that the user chose tells it apart
@@ -343,7 +343,7 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
 
 
 def _migrates(callback: Any) -> bool:
-    """Return whether the class of a callback converts earlier states itself."""
+    """Return whether the class of a callback has a method `migrate`, which converts states of earlier versions."""
     return getattr(type(callback), "migrate", Callback.migrate) is not Callback.migrate
 
 

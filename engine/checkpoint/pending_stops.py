@@ -34,7 +34,7 @@ class SteeredRun(Protocol):
 
 
 def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
-    """Return the requests for `training_stop` to repeat after a resume: id of the callback -> reason.
+    """Return the requests for `training_stop` that a resumed run repeats: id of the callback -> reason.
 
     Args:
         run: the run, at the moment of a save.

@@ -34,10 +34,16 @@ class ModelWriter(Protocol):
         """Write the model, with its config and tokenizer, into a folder."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`. If a subclass of the Trainer overrides the method named `moment`, call the override instead."""
+        """Call `work`. If a subclass of the Trainer overrides the method named `moment`, call the override instead.
+
+        The override receives `arguments`. It can do the default work through `super()`.
+        """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Copy the weights and return a function that writes them later; None if the model cannot be written later."""
+        """Copy each weight with `copy(name, weight)`. Return a function that writes the copies into a folder later.
+
+        Return None if the model cannot be written later.
+        """
 
 
 class StatefulLosses(Protocol):
@@ -54,7 +60,7 @@ class RestorableCallbacks(Protocol):
     """The callbacks of a run."""
 
     def exported(self) -> dict[str, Any]:
-        """Return the states of the attached callbacks in the format of transformers: class name -> state."""
+        """Return the states of attached callbacks that have transformers' ExportableState interface, by class name."""
 
     def owners(self) -> dict[str, Any]:
         """Return which callback each state belongs to, by id."""
@@ -219,4 +225,11 @@ class ResumableFeed(Protocol):
     """The methods of the feed of batches that resuming calls."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
-        """Continue at a position of the loader, and restore the RNG states there."""
+        """Continue at a position of the loader, and restore the RNG states there.
+
+        Args:
+            place: the position; an empty dict if it is unknown.
+            restore_rng: restores the RNG states.
+            restore_late: in the middle of an epoch, restore the RNG states after the batches of the first step are
+                taken, as transformers does. Otherwise they are restored before.
+        """

@@ -28,10 +28,10 @@ class Storage(Protocol):
     def snapshot(
         self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a run needs to resume from this step."""
+        """Collect everything that a run needs to resume from this step. `take_snapshot` describes the arguments."""
 
     def write(self, run: Any, snapshot: Snapshot, ranks: SavingRanks) -> None:
-        """Write a checkpoint completely, or change nothing. `ranks` write it together."""
+        """Write a checkpoint. All `ranks` write together. If the write fails, the storage does not change."""
 
     def checkpoints(self, run: Any) -> list[Any]:
         """Return the good checkpoints of this run, oldest first. Checkpoints of another run are not included."""
@@ -57,11 +57,11 @@ class Disk:
     def snapshot(
         self, run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a run needs to resume from this step."""
+        """Collect everything that a run needs to resume from this step. `take_snapshot` describes the arguments."""
         return take_snapshot(run, checkpoint, callbacks, copies)
 
     def write(self, run: SavableRun, snapshot: Snapshot, ranks: SavingRanks) -> None:
-        """Write a checkpoint completely, or change nothing. `ranks` write it together."""
+        """Write a checkpoint. All `ranks` write together. If the write fails, the storage does not change."""
         write_checkpoint(run, snapshot, ranks)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:

@@ -74,7 +74,10 @@ def file_name_of(model: Any, name: str) -> str:
 
 
 def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
-    """Let peft load the entries of an adapter file that are not weights. Return the names that peft does not know."""
+    """Let peft load entries of an adapter file that are not weights of the model, such as the embeddings of a prompt.
+
+    Return the names that peft does not know.
+    """
     result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
     return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
 

@@ -178,7 +178,7 @@ def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
     Args:
         step: the step of the checkpoint.
         run_id: the run.
-        aside: the state of the folder, as in `Hidden.aside`.
+        aside: the state of the folder: `-replaced`, `-removed`, or empty while it is written. See `Hidden.aside`.
     """
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 

@@ -61,7 +61,7 @@ class CheckpointFolder:
         return (self.names is None or name in self.names) and (self.path / name).is_file()
 
     def matching(self, pattern: str) -> list[Path]:
-        """Return the sorted paths of the checkpoint's files with names that match a pattern.
+        """Return the sorted paths of the checkpoint's files with names that match a glob pattern, such as `optimizer*`.
 
         The result includes missing files that the manifest lists.
         """

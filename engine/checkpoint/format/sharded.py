@@ -88,7 +88,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first of the ranks that hold the same region of a sharded tensor."""
+    """Return whether this rank is the first that holds its region of a sharded tensor. Only this rank writes it."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -178,7 +178,11 @@ class StoredTensor:
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
-    """Gather a tensor. Return it on the CPU if `keep` is set, else return None. All ranks must call this function."""
+    """Gather a tensor from all ranks. Return it on the CPU if `keep` is set, else return None.
+
+    All ranks must call this function, because they exchange their shards, on `device`. A tensor that is not sharded is
+    only copied.
+    """
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
     whole = whole_on(tensor, device)
@@ -186,7 +190,7 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
 
 
 def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Gather a tensor, sharded or not, on a device. All ranks must call this function."""
+    """Return a tensor on a device. Gather it from all ranks if it is sharded. All ranks must call this function."""
     placed = tensor.detach()
     if not is_split(placed):
         moved: torch.Tensor = placed.to(device)

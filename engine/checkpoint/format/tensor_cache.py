@@ -27,9 +27,10 @@ class TensorCache:
         self._lock = Lock()
 
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
-        """Read a file and return its digest. If only a resume needs the file, keep its tensors in memory.
+        """Read a file and return its digest. Keep the tensors of a file of training state, such as the optimizer state.
 
-        The tensors of a file with sharded tensors are not kept, because their shards are in other files.
+        The weights of the model are not kept. The tensors of a file with sharded tensors are not kept either, because
+        their shards are in other files.
 
         Raises:
             OSError: if the file cannot be read.

@@ -34,18 +34,19 @@ class FreshStart:
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
-        """Return the seed of the data order: `wanted`, or the seed of torch if that is None."""
+        """Return the seed of the data order: `wanted`, or the seed of torch if `wanted` is None."""
         return wanted if wanted is not None else torch.initial_seed()
 
     def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
-        """Return the trainer state, the run plan and the data position to start with."""
+        """Return the trainer state, run plan and data position to start with. `plan` is the plan of a fresh run."""
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Restore the optimizer, the states of callbacks, the RNG states and the loader position.
+        """Prepare the state of the run for its first step. `feed` is the feed of the training batches.
 
-        A fresh start has nothing to restore. It drops the states that an earlier run of this trainer left.
+        A fresh start drops the states that an earlier run of this trainer left. A `Resumption` restores the optimizer,
+        the states of callbacks, the RNG states and the loader position.
         """
         self.run.continue_from({})
         self.run.callback_states.forget_carried()

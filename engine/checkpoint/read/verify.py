@@ -81,7 +81,7 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 
 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Return the problems of the contents of a folder. The folder may have any name. See `problems_of`."""
+    """Return the problems of a checkpoint, as `problems_of` does, but also accept the name of an unfinished write."""
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -114,7 +114,10 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Return the name of a file in the folder that only trainbus writes. If there is none, return an empty string."""
+    """Return the name of a file in the folder that only trainbus writes; an empty string if there is none.
+
+    If the folder has such a file but no manifest, the manifest is lost.
+    """
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
     shared = {ARGUMENTS} if HF_ARGUMENTS in names else set()
@@ -231,7 +234,7 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index file, which a checkpoint has if its weights are in several files."""
+    """Return the name of the index file. A checkpoint has this file only if its weights are in several files."""
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

@@ -132,20 +132,23 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
 
 
 def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
-    """Return the extra state that a checkpoint has from `get_extra_state` of modules, by name in the state dict."""
+    """Return the values from `get_extra_state` of modules in a checkpoint, by name in the state dict; {} if none."""
     return load_values(folder.path / EXTRA_STATE, folder=folder) if folder.has(EXTRA_STATE) else {}
 
 
 @torch.no_grad()
 def _give_own_memory(model: nn.Module) -> None:
-    """Replace each expanded tensor, in which several values share memory, by a copy with memory for each value."""
+    """Replace each expanded tensor of a model by a copy, because values that share memory cannot be loaded."""
     for tensor in (*model.parameters(), *model.buffers()):
         if not is_lazy(tensor) and any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride())):
             tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:
-    """Return the names of weights that a checkpoint leaves out because it has the same tensor under another name."""
+    """Return the names of weights that may be missing in `state`, the weights of a checkpoint, because they are tied.
+
+    A checkpoint has a tied weight under only one of its names.
+    """
     tied = getattr(model, "_tied_weights_keys", None) or ()
     # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

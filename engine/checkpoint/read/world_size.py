@@ -69,7 +69,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
 
 def mean_losses(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the state of loss windows in which each sum is the mean of the sums of all ranks."""
+    """Merge the states of the loss sums that the ranks saved. Each sum becomes the mean of the sums of all ranks."""
     found = {**of_ranks[0], "sum": sum(part["sum"] for part in of_ranks) / len(of_ranks)}
     if windows := found.get("windows"):
         found["windows"] = {name: mean_losses([part["windows"][name] for part in of_ranks]) for name in windows}

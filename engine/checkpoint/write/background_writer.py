@@ -87,7 +87,7 @@ class BackgroundWriter:
             task.result()
 
     def finish(self) -> bool:
-        """Wait for the running task without raising its error. Return whether a task finished without an error."""
+        """Wait for the task without raising its error. Return whether it succeeded; False if there is no task."""
         self._leave_to_parent()
         if self._task is None:
             return False

@@ -105,7 +105,10 @@ class Keep:
 
 
 def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
-    """Return the step of the first checkpoint in each span of training seconds, except the first span."""
+    """Divide the training time into spans of `span` seconds. Return the step of the first checkpoint in each span.
+
+    The span in which the run starts is left out.
+    """
     first: dict[int, int] = {}
     for checkpoint in checkpoints:
         first.setdefault(int(checkpoint.seconds // span), checkpoint.step)

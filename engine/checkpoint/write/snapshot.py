@@ -162,13 +162,13 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; an empty dict if its epoch is about to end."""
+    """Return the position of the data loader; an empty dict if its epoch is about to end, or if it has no position."""
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return the values of the last step that logs contain. A resumed run may log them at the end of the epoch."""
+    """Return gradient norm and learning rate of the last step. A resumed run may log them at the end of the epoch."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,
@@ -190,7 +190,10 @@ def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]
 
 
 def _data_position(run: SavableRun) -> dict[str, int]:
-    """Return the data position to resume at: the current position, or the end of an epoch that is about to end."""
+    """Return the data position to resume at; an empty dict if there is none.
+
+    If the epoch is about to end, this is the end of the epoch. Otherwise it is the current position.
+    """
     if run.position is None or run.plan is None:
         return {}
     return save_position(run.position, run.plan, run.sizes, _leaves_epoch(run))
