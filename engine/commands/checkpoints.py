@@ -268,7 +268,8 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
     """Return the checkpoints that are never deleted, as a dict: step -> the reasons.
 
-    The newest checkpoint has the reason `newest`. It names the best checkpoint of the run, which has the reason `best`.
+    The newest checkpoint has the reason `newest`. Its trainer state names the best checkpoint of the run, which has the
+    reason `best`.
 
     Args:
         good: the checkpoints of a folder that are not damaged.
