@@ -53,7 +53,7 @@ class Cadence(Callback):
 
     @property
     def local(self) -> bool:  # type: ignore[override]
-        """Whether the trigger reads the clock, which differs between ranks."""
+        """Whether the trigger reads the clock. If so, only rank 0 decides, because the clocks of the ranks differ."""
         return self.trigger.clocked
 
     def conflict_with(self, other: Callback) -> str:
@@ -67,8 +67,8 @@ class Cadence(Callback):
         """Set another trigger. The new trigger decides from the end of the next step.
 
         Raises:
-            ArgumentError: if the value is not a trigger, or if it reads the cost of the work and the current trigger
-                does not.
+            ArgumentError: if the value is not a trigger. Also if the new trigger reads the cost (the seconds of the
+                last log, evaluation or save) and the current trigger does not, because the run then measures no cost.
         """
         if not isinstance(trigger, Trigger):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
@@ -120,7 +120,7 @@ class Cadence(Callback):
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Measure the time of all handlers of `on_<flag>_due`, each time that the run announces this event."""
+        """Store in `_cost` the seconds that all handlers of `on_<flag>_due` take, each time that they run."""
         began = 0.0
 
         def begin() -> None:

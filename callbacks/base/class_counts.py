@@ -31,7 +31,7 @@ class Curves(NamedTuple):
 
 @dataclass
 class ClassCounts:
-    """Counts pairs of label and prediction of a classification task."""
+    """Counts the samples of a classification task by label, prediction and score, for a confusion matrix and curves."""
 
     classes: int
     """The number of classes."""
@@ -65,7 +65,7 @@ class ClassCounts:
         self.scores += counted.view_as(self.scores).cpu()
 
     def curves(self, number: int) -> Curves | None:
-        """Return the curves of a class; None if all samples or no samples belong to the class."""
+        """Return the curves of the class `number` (from 0); None if all samples or no samples belong to the class."""
         others, own = self.scores[number].flip(1).cumsum(1)
         if not others[-1] or not own[-1]:
             return None

@@ -74,7 +74,7 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
 
 
 def _is_of_variant(metric: str, run: Run) -> bool:
-    """Return whether the name of a metric belongs to an additional `Evaluate`."""
+    """Return whether the name of a metric belongs to an additional `Evaluate`: `eval_<name of the Evaluate>_...`."""
     variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
     return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
 
@@ -134,7 +134,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return the value of a metric as a number. Text is an error, even if it can be parsed as a number."""
+    """Return a metric's value as a float. Raise ArgumentError if the value is text, also `"0.5"`, or cannot be a float."""
     try:
         if not isinstance(value, str):
             return float(value)

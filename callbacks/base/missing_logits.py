@@ -25,7 +25,13 @@ class MissingLogits(torch.Tensor):
 
     @staticmethod
     def of(hidden: torch.Tensor, classes: int, model: str) -> MissingLogits:
-        """Return the logits that an output layer with this many classes would compute from its input."""
+        """Return a placeholder with the shape of the logits that an output layer would compute.
+
+        Args:
+            hidden: the input of the output layer, of shape (..., width).
+            classes: the last dimension of the logits.
+            model: the class of the model, for error messages.
+        """
         build: Any = torch.Tensor._make_wrapper_subclass
         made: MissingLogits = build(
             MissingLogits, (*hidden.shape[:-1], classes), dtype=hidden.dtype, device=hidden.device
@@ -50,7 +56,7 @@ class MissingLogits(torch.Tensor):
 
 
 def changed_logits(model: str) -> ModelError:
-    """Return the error about code that needs the logits of a model."""
+    """Return the error to raise if code needs the missing logits of a model. `model` is the class name."""
     return ModelError(
         f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
         "cap, a scale or a loss of its own. Leave the callback out."

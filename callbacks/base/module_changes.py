@@ -28,7 +28,7 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
 
 
 def has_own(module: nn.Module, name: str) -> bool:
-    """Return whether an attribute was set on this module itself, not counting replacements."""
+    """Return whether an attribute was set on this module itself. A value from `replace_attribute` does not count."""
     changes = vars(module).get("__getstate__")
     former = changes.former if isinstance(changes, _Changes) else {}
     return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT
@@ -70,7 +70,7 @@ def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[],
 
 
 def _hidden(module: nn.Module, hook: int) -> Callable[[], None]:
-    """Leave a forward hook out of copies of a module. Return a function that removes the hook."""
+    """Leave the forward hook with the id `hook` out of copies of a module. Return a function that removes the hook."""
     changes = _changes_of(module)
     changes.hooks.append(hook)
 

@@ -70,7 +70,7 @@ class Collected:
     _samples: int = 0
 
     def add(self, run: Run, batch: Any, prediction: EvalPrediction) -> None:
-        """Add a batch.
+        """Add the samples of a batch to the rows of the table, and to the counts of a classification.
 
         Args:
             run: the run.
@@ -150,7 +150,10 @@ def classes_of(
 
 
 def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
-    """Return the columns `text` and `image` of the first rows of a batch, without a column that the batch lacks."""
+    """Return the texts and images of the first `rows` samples of a batch, under the keys `text` and `image`.
+
+    The result lacks a key if the batch has no such input.
+    """
     parts = batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, (list, tuple)) else ()))
     found: dict[str, list[Any]] = {}
     ids = parts.get("input_ids")

@@ -63,7 +63,7 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the run had the next row of `step` when it opened. Call it once for each repeated row."""
+        """Return whether the run had a row when it opened. The n-th call for a step means the n-th row of this step."""
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
@@ -132,7 +132,7 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of a run that was killed before its first checkpoint.
+        """Return the id of a run that was killed before its first checkpoint; None if there is no such run.
 
         A restart with `resume_from_checkpoint` continues this run.
         """
@@ -152,7 +152,7 @@ class RowTracker(Callback):
 
     @property
     def opening_timeout(self) -> float:
-        """How long the training waits for the run to open, in seconds. After that, rows wait in memory."""
+        """How many seconds the training waits for the run to open. After that, rows wait in memory until it opens."""
         return 60.0
 
     @property
@@ -161,7 +161,7 @@ class RowTracker(Callback):
         return 60.0
 
     def within(self, timeout: float) -> float:
-        """Return the smaller one of `timeout` and the field `deadline`, in seconds."""
+        """Return `timeout`, or the field `deadline` if it is set and is shorter. Both are in seconds."""
         return timeout if self.deadline is None else min(timeout, self.deadline)
 
     # Opening.
@@ -215,7 +215,7 @@ class RowTracker(Callback):
             self._put(row, step, True, time.time())
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread with the function that opens the run."""
+        """Start the worker thread, which calls `opens` to open the run, and wait for a time for its first attempt."""
 
         def open_run() -> None:
             session = opens()
@@ -234,7 +234,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Use the tracker's run that is already open. `start`, or an earlier evaluation, opened it."""
+        """Report the training to the open run. If `opening` needs another run, close the open run and open the other."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -285,7 +285,7 @@ class RowTracker(Callback):
             self._put(row, self._step, self._repeats, self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Let the worker write a row. With `repeated`, skip a row that the run already has."""
+        """Let the worker write a row, except if `repeated` and the run has the row. `logged_at`: seconds since 1970."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -319,10 +319,9 @@ class RowTracker(Callback):
         self.run_id = self._session.run_id  # the session may open another run: see `flush`
 
     def flush(self) -> None:
-        """Write the rows that wait.
+        """Write the rows that wait, before the program finishes the tracker's run itself, as with `wandb.finish()`.
 
-        A tracker calls it when the program finishes the tracker's run with a call of its client. Later rows go to
-        a new run, or to a new part of the same run. The session opens this run or part.
+        Later rows go to a new run, or to a new part of the same run, which the session opens.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()

@@ -59,7 +59,10 @@ class ServiceSession(TrackerSession):
             _keep(self.record, self._reached, self._rows)
 
     def continue_after(self, step: int, rows: float) -> None:
-        """Skip the rows that an earlier process wrote: all rows before `step`, and the first `rows` rows of `step`."""
+        """Skip the rows that an earlier process wrote: all rows before `step`, and the first `rows` rows of `step`.
+
+        If `rows` is infinite, skip all rows of `step`.
+        """
         self.last_step, self.rows_of_last_step = step, rows
         self._reached, self._rows = step, 0 if rows == math.inf else int(rows)
 
@@ -95,11 +98,11 @@ class ServiceTracker(RowTracker):
         return numbered(run.run_id, self, run) if run.run_id else super().new_id(run)
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
-        """Open the run `opening.run_id`, on the worker.
+        """Open the run `opening.run_id`, and return its session. The worker thread calls this method.
 
         Args:
             opening: the id of the run, and how often it was resumed.
-            name: the name of the run.
+            name: the name of the run. None: the service chooses a name.
             config: the training arguments. A resumed run already has them.
         """
         raise NotImplementedError

@@ -85,7 +85,7 @@ class Tracker(Callback):
 
 
 def numbered(run_id: str, tracker: Callback, run: Run) -> str:
-    """Return the id of the run of a tracker. A second tracker of the same class adds `-2` to the id, and so on."""
+    """Return the id of the run of a tracker: `run_id`, or `<run_id>-2` for the second tracker of the same class."""
     number = number_of(tracker, run)
     return run_id if number == 1 else f"{run_id}-{number}"
 

@@ -19,7 +19,10 @@ TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second",
 
 
 def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return logged values as the columns of a row: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`."""
+    """Return logged values as the columns of a row: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
+
+    The row lacks the totals of the run. The result is {} if there is no other value.
+    """
     values = {in_sections(str(key)): value for key, value in logs.items() if key not in TOTALS and key != "step"}
     return {**values, AXIS: step} if values else {}
 
@@ -43,7 +46,7 @@ def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
 def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield pairs of step and row from the log history of a run, up to a given step.
 
-    The rows of a step are divided as when they were logged: see `merge`.
+    A step has several rows if several entries have different values of one column: see `merge`.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     for entry in sorted(history, key=_step_of):

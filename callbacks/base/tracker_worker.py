@@ -40,7 +40,7 @@ class TrackerWorker:
         Args:
             name: the name of the tracker, for messages.
             opens: the function that opens the run. It is called again after a failure.
-            limit: the largest number of waiting calls.
+            limit: the largest number of waiting calls. The worker drops further calls and counts them in `missed`.
         """
         self.name = name
         self.missed = 0
@@ -143,7 +143,7 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Open the run, and return whether it opened. Try again until it opens, or for a last time at the end."""
+        """Open the run, and return whether it opened. Try until it opens. After a call of `close`, try once more."""
         pause = FIRST_PAUSE
         while True:
             closing = self._closing.is_set()
