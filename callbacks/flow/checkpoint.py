@@ -256,7 +256,13 @@ class Checkpoint(Cadence):
         return True
 
     def _rotate(self, run: Run, best: str | None, step: int) -> None:
-        """After the save or evaluation of a step, delete the checkpoints that the retention policy does not keep."""
+        """Delete the checkpoints that the retention policy does not keep.
+
+        Args:
+            run: the run.
+            best: the path of the checkpoint with the best model, which stays. None if there is none.
+            step: the step of the save or evaluation after which this method is called.
+        """
         if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
             return
         metric = _best_metric(run)
@@ -279,7 +285,11 @@ class Checkpoint(Cadence):
                 )
 
     def _announce_deleted(self, run: Run) -> None:
-        """Announce the deleted checkpoints. This is called at fixed points of the run, even if the writer is slow."""
+        """Announce `on_delete` for each checkpoint that was deleted since the last call.
+
+        The writer thread may delete checkpoints between two calls. The calls come at fixed points of the run, so equal
+        runs have equal events.
+        """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
             record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))

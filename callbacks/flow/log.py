@@ -94,10 +94,16 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return whether this callback must do the requested work. Other callbacks of its class may do it instead.
+    """Return True if a callback must do the requested work; False if another callback of its class does it.
 
     A variant, such as a `Log` with a prefix, serves only its own requests. The main callback serves all
     requests except those of variants.
+
+    Args:
+        callback: the callback.
+        own_id: the id of the callback on the bus.
+        requested_by: the ids of the subscribers that requested the work.
+        run: the run.
     """
     if own_id in requested_by or callback.variant:
         return own_id in requested_by
