@@ -149,7 +149,10 @@ class ChunkedCrossEntropy(Callback):
         shift_labels: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """Return the loss that transformers computes from logits: a sum divided by the items, or a mean."""
+        """Return the loss that transformers computes from logits: the summed loss of the tokens, divided by a number.
+
+        The number is `num_items_in_batch`. If this is None, it is the number of labels that are not `ignore_index`.
+        """
         if shift_labels is None:
             shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         if head.weight.dtype in (torch.bfloat16, torch.float16):
@@ -195,7 +198,7 @@ def _is_usual(loss: Any) -> bool:
 
 
 def _name_of(kind: type) -> str:
-    """Return the name of a class. The name `Linear` gets its module, because classes of adapters have it too."""
+    """Return the name of a class. `Linear` gets the name of its module, because adapters also have such classes."""
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__name__ == "Linear" else kind.__name__
 
 

@@ -26,7 +26,7 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
 
 
 def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return a forward that stores no activations. Backward calls it again.
+    """Return a forward that stores no activations. Backward calls `forward` again to compute the activations.
 
     Args:
         forward: the forward.
