@@ -117,7 +117,13 @@ class Capsule(Callback):
             handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
-        """Write a capsule. If the write fails, only warn, so that the failure of the step stays visible."""
+        """Write a capsule. If the write fails, only warn, so that the failure of the step stays visible.
+
+        Args:
+            run: the run.
+            reason: why the step failed.
+            found: more values for the description of the capsule: the losses and the gradient norm, or the error.
+        """
         step = run.state.global_step + 1
         ranks = run.ranks
         name = f"step-{step}" + ("" if ranks.single_process else f"-rank-{ranks.rank}")
@@ -145,7 +151,7 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete capsules of earlier sessions: the capsule of the same step, and the oldest ones above the limit."""
+        """Delete old capsules of this rank: the one in `folder`, and the oldest of earlier sessions above the limit."""
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime

@@ -30,10 +30,10 @@ _READS = frozenset(
 
 
 def counts_reads(handler: Subscription) -> bool:
-    """Return whether the reads of a handler are counted.
+    """Return whether `DeviceReads` counts how often a handler reads values of tensors.
 
-    On a machine without accelerator, reads of callbacks of trainbus are not counted: some of them read only tensors on
-    the CPU.
+    It counts only handlers of events of each step. On a machine without accelerator, it does not count callbacks of
+    trainbus, because some of them read only tensors on the CPU.
     """
     own = type(handler.owner).__module__.startswith("trainbus.")
     return handler.event.name in _EVENTS and (not own or torch.accelerator.is_available())
@@ -56,7 +56,7 @@ class _Reads(TorchFunctionMode):
 
 
 class DeviceReads:
-    """Counts the reads of each handler, and warns at the first one."""
+    """Counts how often each handler reads values of tensors, and warns at the first read of each handler."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -64,7 +64,10 @@ class DeviceReads:
         self._entered = False
 
     def call(self, label: str, handler: Callable[[], Any]) -> Any:
-        """Call a handler and note its reads. They include the reads of handlers that this handler causes to run."""
+        """Call a handler, count its reads under `label`, and return its result.
+
+        Reads of other handlers that this handler causes to run count under the same label.
+        """
         if self._entered:
             return handler()
         self._entered, reads = True, _Reads()
@@ -79,7 +82,7 @@ class DeviceReads:
                 self.counts[label] += len(reads.found)
 
     def report(self, steps: int) -> None:
-        """Log the number of reads of each handler, and set all numbers to 0."""
+        """Log how often each handler read values in the last `steps` steps, and set all numbers to 0."""
         counts, self.counts = self.counts, Counter()
         for label, count in counts.most_common():
             logger.warning("%s read values of tensors %d times in %d steps.", label, count, steps)
@@ -95,7 +98,10 @@ def _warn(label: str, read: str) -> None:
 
 
 def _reads(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a call reads values from an accelerator, or from the CPU if the machine has no accelerator."""
+    """Return whether a call of the torch function `name` reads values of a tensor on an accelerator.
+
+    If the machine has no accelerator, tensors on the CPU count instead.
+    """
     if not any(_on_device(value) for value in args):
         return False
     if name == "copy_":

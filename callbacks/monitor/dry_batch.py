@@ -60,7 +60,7 @@ class DryBatch(Callback):
         return None if args.dry_batch is False else cls(forward=args.dry_batch is True)
 
     def look(self, run: Run) -> DryBatchReport:
-        """Make the dry batch of a training that begins, and return the report."""
+        """Check a training that begins, and return the report."""
         return run.services.dry_batch(self.forward, list(_metrics_of(run)))
 
     def on_train_begin(self, run: Run) -> None:

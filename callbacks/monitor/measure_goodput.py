@@ -138,7 +138,7 @@ def _end_of(error: BaseException | None) -> str:
 
 
 def _parts(run: Run) -> dict[str, float]:
-    """Return the seconds of this session by the parts of a goodput.
+    """Return the seconds that this session spent in evaluations, in saves, and in waits for data or other ranks.
 
     The timeline measures the parts of one ordinary step in seven, so `waiting` is an estimate.
     """

@@ -97,7 +97,10 @@ class MemoryMetrics(Callback):
 
 
 def memory_now() -> dict[str, int]:
-    """Return the bytes in use now and their peak since `forget_peak`, for the host and, if there is one, the GPU."""
+    """Return the memory in use and its peak since `forget_peak`, in bytes.
+
+    The keys are `cpu` and `cpu_peak`, and also `gpu` and `gpu_peak` if there is a GPU.
+    """
     used = _host_memory()
     if torch.cuda.is_available():
         used |= {"gpu": torch.cuda.memory_allocated(), "gpu_peak": torch.cuda.max_memory_allocated()}
@@ -105,7 +108,7 @@ def memory_now() -> dict[str, int]:
 
 
 def forget_peak() -> None:
-    """Reset the peaks.
+    """Reset the peaks that `memory_now` returns.
 
     Only Linux can reset the peak of the host. On other systems, the peak counts from the start of the process.
     """

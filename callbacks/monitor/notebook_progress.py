@@ -90,7 +90,7 @@ class NotebookView:
         return text
 
     def timing(self) -> str:
-        """Return the time so far, the time that is left, and the speed: `00:10 < 01:30, 12.34 it/s, `."""
+        """Return the time so far, the time that is left, and the speed, as HTML; empty if the speed is unknown."""
         if self.pace.left is None:
             return ""
         return f"{_clock(self.pace.seconds)} &lt; {_clock(self.pace.left)}, {self.pace.rate:.2f} it/s, "

@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def evaluations_left(self) -> float:
-        """The expected seconds of the remaining evaluations, if they come as often as before."""
+        """The expected seconds of the remaining evaluations, at the rate so far; 0 before the first evaluation."""
         if not self.evaluations:
             return 0.0
         left = self.remaining * self.evaluations // max(1, self.steps)

@@ -221,7 +221,10 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Write one record per event of the step so far. Only an ordinary step has a single record for all events."""
+        """Add one record for each event of the current step so far.
+
+        A step has a single record for all its events only if nothing else, such as a flag, is recorded inside the step.
+        """
         if self._events:
             events, self._events = self._events, []
             for record in records_of_step(self._step, events):
@@ -290,7 +293,10 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a scalar that can be read later. Copy a device tensor, because a compiled step may overwrite it."""
+    """Return a scalar for a later read; None for a shard, because a read of the whole tensor needs all ranks.
+
+    The function copies a tensor on a device, because a compiled step may overwrite the tensor before the read.
+    """
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value
     if not isinstance(value, torch.Tensor):
@@ -314,6 +320,7 @@ def fingerprint(batch: Any) -> Any:
     """Return a checksum of the first tensor of a batch: its number of elements, and its first and last bytes.
 
     For a tensor that is not on the CPU, return only these bytes, as a tensor on the same device. They are read later.
+    Without a tensor, return 0.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
@@ -353,7 +360,7 @@ class RandomStates:
         self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
 
     def checksum(self) -> int:
-        """Return a checksum of the RNG states. It changes when a random number is drawn."""
+        """Return a checksum of the RNG states of torch and numpy. It changes when one of them draws a random number."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized

@@ -74,7 +74,7 @@ class JsonLinesSession(RowFileSession):
 
 
 class CsvSession(RowFileSession):
-    """An open CSV file. If a column is new, a new file replaces the old file atomically."""
+    """An open CSV file. If a row has a new column, a file with this column replaces the old file atomically."""
 
     columns: list[str]
 
