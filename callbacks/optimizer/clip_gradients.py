@@ -87,14 +87,17 @@ class ClipAdaptively(Callback):
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
     """Return the number to multiply each row of a gradient with; 1 for a row that is not clipped.
 
-    The result broadcasts to the gradient.
+    The result broadcasts to the gradient. `factor` and `eps` are the fields of `ClipAdaptively`.
     """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each row. A row is one index of the first dimension. A vector is one row."""
+    """Return the norm of each row. A row is one index of the first dimension. A vector is one row.
+
+    The result broadcasts to the tensor.
+    """
     inner = tuple(range(1, tensor.dim()))
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=inner or None, keepdim=bool(inner))
     return norms

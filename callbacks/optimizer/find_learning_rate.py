@@ -33,7 +33,8 @@ def steepest(rates: list[float], losses: list[float]) -> float:
         losses: the loss of each step.
 
     Raises:
-        NonFiniteError: if the losses give fewer than 2 slopes.
+        NonFiniteError: if fewer than 2 slopes of the loss are known up to its minimum, because there are too few losses
+            or the minimum comes too early.
     """
     lowest = min(range(len(losses)), key=lambda index: losses[index], default=0)
     slopes = {

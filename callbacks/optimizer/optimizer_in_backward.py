@@ -140,7 +140,7 @@ class OptimizerInBackward(Callback):
         self._norms.clear()
 
     def _hook_trainable(self) -> None:
-        """Register the hook of each weight that has none yet and is trainable. A frozen weight cannot have a hook."""
+        """Register the update hook of each trainable weight that has none yet. A frozen weight cannot have a hook."""
         assert self._run is not None
         waiting, self._waiting = self._waiting, []
         for index, weight in waiting:
@@ -202,7 +202,7 @@ class OptimizerInBackward(Callback):
             )
 
     def _norm(self, optimizer: Optimizer, parameters: list[nn.Parameter], limit: float) -> torch.Tensor:
-        """Return the norm of all gradients of the step, computed as `clip_gradients` does."""
+        """Return the norm of all gradients of `parameters`, computed as `clip_gradients` does. `limit` is not used."""
         norms = [self._norms[weight] for weight in parameters if weight in self._norms]
         norms += [torch.linalg.vector_norm(each.grad) for each in parameters if each.grad is not None]
         if not norms:
@@ -251,7 +251,7 @@ class _Update:
     """
 
     def __init__(self, optimizer: Optimizer, index: int, weight: nn.Parameter) -> None:
-        """Prepare the update of a weight in the group `index` of an optimizer."""
+        """Prepare the update of a weight. `index` is the number of its parameter group in the optimizer, from 0."""
         self.optimizer, self.index, self.weight = optimizer, index, weight
         # Not a call of the class: its constructor may require other arguments than the options of a group.
         self._alone: Optimizer = object.__new__(type(optimizer))
@@ -274,7 +274,7 @@ class _Update:
 
 
 def _problem(run: Run) -> str:
-    """Return what the callback cannot do in a run, and the remedy. The text is empty if the callback can work."""
+    """Return why the callback cannot work in a run, and the remedy. The text is empty if the callback can work."""
     args = run.args
     if not run.ranks.single_process:
         return f"works in a single process only: {_SPREAD}"
