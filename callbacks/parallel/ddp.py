@@ -139,7 +139,13 @@ class DDP(Callback):
 
     @contextmanager
     def _synchronise(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Configure DDP to reduce gradients only in the last batch of a step."""
+        """Enter a context for a batch. There, DDP reduces gradients only if the batch is the last one of its step.
+
+        Raises:
+            ArgumentError: if `static_graph` is True and the step has several batches.
+            ModelError: if the step bypasses the DDP wrapper. Also if the hook is PowerSGD and the last step did not use
+                all weights.
+        """
         if self.static_graph and not last:
             raise ArgumentError(
                 "DDP(static_graph=True) needs steps of one batch: remove it, or set `gradient_accumulation_steps=1`."

@@ -32,10 +32,10 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 
 
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
-    """Return the device mesh.
+    """Return the device mesh that tells `fully_shard` which ranks share one copy of the model.
 
-    The mesh has one dimension with all ranks. If `degree` is below the world size, the mesh has two dimensions: the
-    copies of the model, and the `degree` ranks that hold one copy.
+    If `degree` is None or the world size, the mesh has one dimension with all ranks. If `degree` is smaller, the mesh
+    has two dimensions: the copies of the model, and the `degree` ranks that hold one copy.
     """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
@@ -117,11 +117,11 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
 
 
 def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
-    """Raise an error if the weights of one unit cannot be gathered together or cannot be sharded.
+    """Raise an error if FSDP cannot shard the weights of one unit, or cannot gather these weights together.
 
     Args:
         model: the model. The error takes the names of the weights from it.
-        together: the weights of the unit.
+        together: the weights of the unit: those of a block, or those of the model outside of its blocks.
 
     Raises:
         ModelError: with the name of a weight and the remedy.
@@ -208,12 +208,15 @@ def is_sharded_model(model: nn.Module) -> bool:
 
 
 def synchronise(model: Any, last: bool) -> None:
-    """Configure FSDP to reduce and shard gradients only in the last batch of a step."""
+    """Make FSDP reduce gradients in backward only if `last` is True: in the last batch of a step."""
     model.set_requires_gradient_sync(last)
 
 
 def reshard_all(model: Any, failed: bool = False) -> None:
-    """Free gathered weights, for example after an evaluation. The next forward then gathers the updated shards."""
+    """Free gathered weights, for example after an evaluation. The next forward then gathers the updated shards.
+
+    With `failed`, also reset the state that an interrupted forward or backward left in FSDP.
+    """
     for module in _sharded_modules(model):
         module.reshard()
     # A model without a forward has no state to reset, and raises.

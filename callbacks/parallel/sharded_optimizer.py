@@ -153,7 +153,14 @@ def _sharding_class() -> Any:
 
 
 def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimizer]) -> Any:
-    """Return a sharded optimizer that has the class and the options of the optimizer that `make` returns."""
+    """Return a sharded optimizer that has the class and the options of the optimizer that `make` returns.
+
+    Args:
+        degree: the number of ranks that share the state of all weights. None: all ranks.
+        rank: the rank of this process.
+        world: the world size.
+        make: the function that builds the optimizer of all weights. A sharded optimizer is returned as it is.
+    """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session
         return optimizer

@@ -14,7 +14,7 @@ from ...engine.seams import Clip
 
 
 def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
-    """Return a function that clips sharded gradients.
+    """Return a function that clips sharded gradients to a norm. That function returns the norm before the clipping.
 
     Args:
         ranks: this process and the other ranks.
@@ -58,7 +58,10 @@ def local_part(tensor: Any) -> torch.Tensor:
 
 
 def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return a function that gathers a model's gradients one by one, on a device. Call it on every rank."""
+    """Return a function that gathers a model's gradients one by one, on a device, as name -> whole gradient.
+
+    Every rank must call the returned function.
+    """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
         return {
@@ -73,7 +76,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
     Args:
         device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered weights. A rank that does not keep them never holds all weights.
+        keep: whether this rank keeps the gathered weights. Other ranks get an empty dict, and never hold all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -94,7 +97,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that gathers an optimizer state. Ranks that do not keep the state get an empty dict."""
+    """Return a function that gathers an optimizer state on a device. A rank without `keep` gets an empty dict."""
 
     def gather(optimizer: Any) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state_dict()

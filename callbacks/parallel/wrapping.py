@@ -29,7 +29,10 @@ class Wrapping:
     """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
-        """Store the function `wrap(model, optimizer)`, which registers the weights that are trainable when it runs."""
+        """Store the function that wraps the model: `wrap(model, optimizer)` returns the wrapper.
+
+        A wrapper registers only the weights that are trainable when it is built.
+        """
         self.run = run
         self.weights: list[nn.Parameter] = []
         """The weights of the model, in the order of `model.parameters()`."""
