@@ -60,7 +60,10 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _ends_within_registers(part: Region, whole: torch.Size) -> bool:
-    """Return whether a shard along the first dimension starts or ends inside a register of the full tensor."""
+    """Return whether a shard along the first dimension starts or ends inside a register of the full tensor.
+
+    False for an empty shard, and for a shard that is the full tensor. The end of the full tensor does not count.
+    """
     begins, size = part.begin[0] * prod(whole[1:]), prod(part.shape)
     ends = begins + size
     return 0 < size < whole.numel() and not (

@@ -122,7 +122,10 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Copy weights to their master weights if something else changed them, such as a loaded checkpoint."""
+        """Copy each weight that differs from its rounded master weight to this master weight.
+
+        The two differ if the weight was changed without the optimizer, for example by a loaded checkpoint.
+        """
         for _, weight, master in self._masters:
             if not torch.equal(weight, master.to(weight.dtype)):
                 master.copy_(weight)
@@ -135,7 +138,7 @@ class HalfWeights(MixedPrecision):
 
 
 def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Replace parameters of an optimizer with other parameters, and keep their states.
+    """Replace parameters of an optimizer. Each new parameter gets the optimizer state of the parameter it replaces.
 
     Args:
         optimizer: the optimizer.
