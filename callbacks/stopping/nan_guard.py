@@ -76,7 +76,18 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Return the problem of a step, or an empty text. `applied` says whether the weights are already updated."""
+        """Return the problem of a step; an empty text if the gradient norm is finite or a loss scaler is used.
+
+        Args:
+            run: the run.
+            norm: the gradient norm; None if it is unknown. The result is then an empty text.
+            loss: the loss of the step.
+            step: the number of the step.
+            applied: whether the weights are already updated.
+
+        Raises:
+            NonFiniteError: under the conditions that the docstring of the class lists.
+        """
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0
             return ""
