@@ -1,4 +1,4 @@
-"""The callbacks, with one feature per file. A callback handles events, and requests flags on the control."""
+"""The callbacks, with one feature per file. A callback runs on events. It may request logs, evaluations and saves."""
 
 from __future__ import annotations
 

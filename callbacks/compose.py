@@ -150,7 +150,11 @@ def _replaces(listed: Any, built: Any) -> bool:
 
 
 def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
-    """Return the callbacks that the arguments name and that do not equal a callback of the user's list."""
+    """Return the callbacks that the arguments name and that do not equal a callback of the user's list.
+
+    Raises:
+        ArgumentError: if a named callback contradicts a listed callback of the same class.
+    """
     kept, problems = [], []
     for callback in named:
         same = [other for other in listed if type(other) is type(callback)]

@@ -44,7 +44,7 @@ class DefaultFlowCallback(Callback):
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Note whether the arguments request evaluations and checkpoints. Other callbacks ask for it with `has`."""
+        """Note whether the arguments request evaluations and checkpoints. `has` returns these values."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 
@@ -80,7 +80,7 @@ class DefaultFlowCallback(Callback):
         The default callbacks then no longer stop the run, and no longer request logs, evaluations and saves.
 
         Returns:
-            The detached callback of this class; None if there was none.
+            The detached callback of this class (the last one, if there were several); None if there was none.
         """
         found = None
         for owner_id, callback in bus.subscribers.items():
