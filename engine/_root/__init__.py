@@ -310,7 +310,7 @@ def __dir__() -> list[str]:
 
 
 class _FormerFinder:
-    """Finds modules under their former paths, and modules in which names changed. `former.py` has the tables."""
+    """Finds modules under former paths, and modules with renamed content, for older programs. See `former.py`."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

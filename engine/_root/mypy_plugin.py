@@ -36,7 +36,7 @@ class HandlerPlugin(Plugin):
 
 
 def check_handlers(context: ClassDefContext) -> None:
-    """Report each handler parameter with an annotation that does not accept the event's value."""
+    """Report to mypy each parameter of a class's handlers whose annotation does not accept the value of the event."""
     found = context.api.lookup_fully_qualified_or_none(CATALOGUE)
     if found is None or not isinstance(found.node, TypeInfo):
         return

@@ -159,8 +159,9 @@ class NotedWeights:
         """Return the trained weights at the end of the run.
 
         Args:
-            early: the names that a run without a fault collected in `early`. If a step fails before its update, only
-                these weights are already trained.
+            early: the names of weights that a step trains before the update of the optimizer. It is the field `early`
+                of a run without a fault. If a step fails before this update, the result has the new values of these
+                weights only. The other weights have the values from before the step.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 

@@ -73,7 +73,10 @@ class Examination:
         self._lab = None
 
     def findings(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the findings of the checks with these names. Checks that passed or were skipped are left out."""
+        """Run the checks with these names, and return the faults that they find: name of the check -> text.
+
+        The result lacks checks that pass, and checks that cannot run because another check failed.
+        """
         found = {}
         for name in names:
             try:

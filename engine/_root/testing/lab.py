@@ -66,7 +66,10 @@ class Lab:
         return trainer
 
     def around(self, callback: Any, save_every: int = 2) -> list[Any]:
-        """Return callbacks that log, evaluate and save, for a run with `callback`. The list leaves `callback` out."""
+        """Return callbacks that log, evaluate and save, to add to a run with `callback`. `callback` is not in the list.
+
+        `save_every` is the number of steps between two checkpoints.
+        """
         own = beside((callback,), save_every)
         evaluates = "eval_strategy" in self.subject.arguments
         return [other for other in own if not (evaluates and type(other).__name__ == "Evaluate")]
