@@ -134,7 +134,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return a metric's value as a float. Raise ArgumentError if the value is text, also `"0.5"`, or cannot be a float."""
+    """Return a metric's value as a float. Raise ArgumentError if it is text, also `"0.5"`, or cannot be a float."""
     try:
         if not isinstance(value, str):
             return float(value)
