@@ -234,7 +234,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Report the training to the open run. If `opening` needs another run, close the open run, then open it."""
+        """Report the training to the open run. If `opening` needs another run, close this one and open the other."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
