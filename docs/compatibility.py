@@ -17,6 +17,7 @@ from trainbus.engine.api.accelerator import INSTEAD, Accelerator
 from trainbus.engine.api.moments import CALLED
 from trainbus.engine.api.removed_names import MISSING, NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
+from trainbus.engine.arguments.aliases import Alias
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
 from trainbus.engine.optim.registry import OPTIMIZERS
@@ -55,12 +56,13 @@ DIFFERS = {
         "An argument of PaddleNLP. trainbus does not round the evaluation interval to a multiple of 10. With "
         "`eval_strategy='epoch'`, it refuses the argument."
     ),
-    "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
+    "past_index": (
+        "An argument of transformers 4. Gradients do not flow from one batch into the memory of the previous batch."
+    ),
     "project": "By default, each tracker chooses the project. In transformers, the default is `huggingface`.",
     "report_to": (
-        "`all` selects every installed tracker that trainbus supports. Other names are refused, unless a plugin adds "
-        "the "
-        "tracker."
+        "`all` selects every installed tracker that trainbus supports. Names of other trackers are refused, unless a "
+        "plugin adds the tracker."
     ),
     "restore_callback_states_from_checkpoint": (
         "The argument is True by default. The attached callbacks receive the states. transformers replaces the "
@@ -70,7 +72,7 @@ DIFFERS = {
     "sharding": (
         "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
     ),
-    "sharding_degree": "An argument of PaddleNLP with the same meaning.",
+    "sharding_degree": "An argument of PaddleNLP. It has the same meaning as in PaddleNLP.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
     "sharded_ddp": (
         "An argument of transformers 4. `simple` uses fairscale. Values that contain `fairscale` use the FSDP of "
@@ -81,8 +83,8 @@ DIFFERS = {
     ),
     "torch_empty_cache_steps": "The cache is emptied at the end of a step. transformers empties it inside the step.",
     "warmup_ratio": (
-        "An argument of transformers 4. In transformers 5, a value of `warmup_steps` below 1 is also a fraction of the "
-        "run."
+        "An argument of transformers 4. In transformers 5, a value of `warmup_steps` below 1 replaces this argument. "
+        "trainbus takes both."
     ),
 }
 """Argument -> how it differs from transformers, in short sentences."""
@@ -103,7 +105,8 @@ def page(table: Table, notice: str) -> list[str]:
         "# Compatibility",
         "Look up whether an argument, an optimizer or a method of another trainer works. "
         f"The page compares trainbus with transformers {transformers.__version__}, and lists the arguments of "
-        "PaddleNLP and of older trainers. Tests check that results are equal bit for bit. [Parity](parity.md) lists "
+        "PaddleNLP and of older trainers. Tests check that both trainers give results that are equal bit for bit. "
+        "[Parity](parity.md) lists "
         "these tests. "
         "[Differences](differences.md) lists the deliberate differences.",
         "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
@@ -223,8 +226,16 @@ def _beginning(help: str) -> str:
 def _aliases(theirs: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name in sorted(ALIASES):
         new, values = ALIASES[name].new, ALIASES[name].values
-        meaning = f"Sets `{new}`." if new else f"No effect. Accepted values: {_code(map(repr, values))}."
+        meaning = _effect(ALIASES[name]) if new else f"No effect. Accepted values: {_code(map(repr, values))}."
         yield f"`{name}`", "transformers" if name in theirs else "older trainers", meaning
+
+
+def _effect(alias: Alias) -> str:
+    """Return what an alias does: the values that it sets, or that it takes the same values as the argument."""
+    if not alias.values:
+        return f"Another name of `{alias.new}`."
+    pairs = ((value, alias.translate(value)) for value in alias.values)
+    return " ".join(f"`{value!r}` sets `{alias.new}={new!r}`." for value, new in pairs if new is not None)
 
 
 def _refused(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, str]]:

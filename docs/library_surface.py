@@ -82,7 +82,7 @@ REFUSED = {
     "Trainer": {"compute_objective": "Pass the function to `hyperparameter_search`."},
     "Accelerator": {
         "dataloader_config": "Set `accelerator_config` in the arguments.",
-        "split_between_processes": "Take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
+        "split_between_processes": "Take `rows[accelerator.process_index :: accelerator.num_processes]`.",
     },
 }
 """Class -> name -> what to do instead. Reading the name raises an AttributeError with this text."""

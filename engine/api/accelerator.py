@@ -38,7 +38,7 @@ INSTEAD: dict[str, str] = {
         ("on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process"), _MAIN
     ),
     "dataloader_config": "set `accelerator_config` in the arguments.",
-    "split_between_processes": "take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
+    "split_between_processes": "take `rows[accelerator.process_index :: accelerator.num_processes]`.",
     **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),
 }
 """Name that accelerate's class has and this class does not -> what to use instead. The error for any other name is

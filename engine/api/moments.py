@@ -22,7 +22,7 @@ CALLED: dict[str, str] = {
     "_determine_best_metric": (
         "After each evaluation of the run. The override returns whether this evaluation is the best so far."
     ),
-    "_evaluate": "When an evaluation is due.",
+    "_evaluate": "When an evaluation is due. The override returns the metrics.",
     "_finish_current_push": (
         "When training ends. The engine waits for unfinished pushes, so the override need not wait."
     ),
@@ -47,7 +47,7 @@ CALLED: dict[str, str] = {
         "After each step and after each epoch. The override logs, evaluates and saves as the flags request."
     ),
     "_move_model_to_device": "When the Trainer receives a model.",
-    "_prepare_input": "For each batch. `_prepare_inputs` calls the override.",
+    "_prepare_input": "For each batch. `_prepare_inputs` calls the override, which returns the batch.",
     "_push_from_checkpoint": "After a checkpoint is written, with `push_to_hub`.",
     "_remove_unused_columns": "For each loader of a dataset with named columns. The override returns the dataset.",
     "_save_checkpoint": "When a checkpoint is due. The files are on disk when `super()._save_checkpoint(...)` returns.",
@@ -58,16 +58,26 @@ CALLED: dict[str, str] = {
     "_wrap_model": (
         "When training begins, but not for an evaluation. The override returns the model that each step calls."
     ),
-    "autocast_smart_context_manager": "Around `compute_loss`. `compute_loss_context_manager` calls the override.",
-    "compute_loss_context_manager": "Around `compute_loss`, in training and evaluation.",
+    "autocast_smart_context_manager": (
+        "Around `compute_loss`. `compute_loss_context_manager` calls the override, which returns a context manager."
+    ),
+    "compute_loss_context_manager": (
+        "Around `compute_loss`, in training and evaluation. The override returns a context manager."
+    ),
     "create_accelerator_and_postprocess": "At construction, after `self.accelerator` is created.",
     "get_batch_samples": (
         "In each step. The override returns the batches of the step, and the number of items over which the loss is "
         "averaged."
     ),
-    "get_cp_size": "When training begins. `get_total_train_batch_size` calls the override.",
-    "get_sp_size": "When training begins. `get_total_train_batch_size` calls the override.",
-    "get_tp_size": "When training begins. `get_total_train_batch_size` calls the override.",
+    "get_cp_size": (
+        "When training begins. `get_total_train_batch_size` calls the override, which returns a number of ranks."
+    ),
+    "get_sp_size": (
+        "When training begins. `get_total_train_batch_size` calls the override, which returns a number of ranks."
+    ),
+    "get_tp_size": (
+        "When training begins. `get_total_train_batch_size` calls the override, which returns a number of ranks."
+    ),
 }
 """Method of transformers' Trainer -> when the engine calls it, and what it returns.
 

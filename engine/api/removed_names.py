@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-_WRAPPED = "a callback wraps the model with `run.seams.fill(id, wrap_model=...)` in `on_setup`. See `ShardedDDP`."
+_WRAPPED = (
+    "write a callback that wraps the model: `run.seams.fill(id, wrap_model=...)` in `on_setup`. `ShardedDDP` is an "
+    "example."
+)
 _LOOP = "the loop cannot be replaced. Write a handler for an event of the loop. `docs/events.md` lists the events."
 _CLIP = (
-    "a callback clips gradients with `run.seams.fill(id, clip=...)` in `on_setup`. `on_gradients` runs before clipping."
+    "write a callback that clips the gradients: `run.seams.fill(id, clip=...)` in `on_setup`. To change gradients "
+    "before clipping, handle `on_gradients`."
 )
-_RESTORE = "handle `on_load`, which runs after everything is restored. A callback saves its state with `state_dict`."
+_RESTORE = (
+    "handle `on_load`, which runs after everything is restored. To save the state of a callback, define `state_dict`."
+)
 _RANKS = "accelerate is not used. `run.ranks` is the process group. Callbacks such as `DDP` and `FSDP` wrap the model."
 _GATHER = "override `evaluation_loop`. `accelerator.gather_for_metrics` gathers."
 _SEARCH = "`hyperparameter_search` runs the search. A callback sees each evaluation in `on_evaluate`."
@@ -15,7 +21,7 @@ _SEARCH = "`hyperparameter_search` runs the search. A callback sees each evaluat
 NEVER_CALLED: dict[str, str] = {
     "_build_accelerator_args": _RANKS,
     "_defer_fsdp_gradient_reduction": (
-        "a callback defers the reduction with `run.seams.fill(id, synchronise=...)` in `on_setup`."
+        "write a callback that defers the reduction: `run.seams.fill(id, synchronise=...)` in `on_setup`."
     ),
     "_finalize_training": "handle `on_train_end` or `on_close`.",
     "_get_output_dir": "read `args.output_dir`.",
@@ -35,8 +41,8 @@ NEVER_CALLED: dict[str, str] = {
     "_tune_save_checkpoint": _SEARCH,
     "_update_auto_batch_size": "`auto_find_batch_size` updates `run.train_batch_size`.",
     "propagate_args_to_deepspeed": _RANKS,
-    "set_initial_training_values": "`run.plan` has the length of the run. Handle `on_train_begin`.",
-    "store_flos": "override `floating_point_ops`. The callback `CountFlops` adds its values to `state.total_flos`.",
+    "set_initial_training_values": "handle `on_train_begin`, and read the length of the run from `run.plan`.",
+    "store_flos": "override `floating_point_ops`. The callback `CountFlops` adds the results to `state.total_flos`.",
     "torch_jit_model_eval": "use `torch_compile`.",
 }
 """Method of transformers' Trainer that trainbus never calls -> what to use instead."""
