@@ -532,7 +532,8 @@ def arguments_page() -> str:
         "them.",
         *(_group(group) for group in groups),
         "## Other names",
-        "Argument names of older releases and of other trainers also work. Most of these names emit a `FutureWarning`.",
+        "Argument names of older releases and of other trainers also work. Most of these names emit a `FutureWarning`. "
+        "[Compatibility](compatibility.md#other-names-of-arguments) shows the value that each name sets.",
         _table(("Alias", "Argument"), aliases),
     ]
     return _page(parts)
@@ -583,8 +584,8 @@ def parity_page() -> str:
         "- *What happens* describes the behavior that the case tests.\n"
         "- *TrainingArguments* shows the arguments that the case sets. All cases also use these arguments, unless the "
         f"cell shows another value: {base()}.\n"
-        "- *Trainer* names the inputs of the Trainer that the case replaces. The default inputs are a small BERT "
-        "classifier and two lists of samples.\n"
+        "- *Trainer* names the inputs that the case passes to the Trainer instead of the default inputs. The default "
+        "inputs are a small BERT classifier and two lists of samples.\n"
         "- *Differs* names a deliberate difference that affects the case. The comparison leaves out only this "
         "difference. The cell is empty for most cases.",
         "## Differences that affect cases",

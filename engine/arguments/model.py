@@ -17,7 +17,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ModelArguments(Group):
-    """Changes to the model for the run. The changes are undone when the run ends."""
+    """Changes to the model in training, such as noise, compilation and faster kernels."""
 
     neftune_noise_alpha: float | None = arg(
         None,
@@ -31,8 +31,8 @@ class ModelArguments(Group):
     )
     past_index: int = arg(
         -1,
-        "Index of the model output with the recurrent memory. The model receives this output as `mems` with the next "
-        "batch. -1: no such output.",
+        "Index of the model output that holds the recurrent memory. The model receives this output as `mems` with the "
+        "next batch. -1: no memory.",
         none=True,
     )
     torch_compile: bool = arg(False, "Compile the model with `torch.compile`.")

@@ -44,8 +44,8 @@ class OptimizerArguments(Group):
     )
     weight_decay: float = arg(
         0.0,
-        "Strength of the weight decay. In each step, the optimizer multiplies `weight_decay` by the learning rate. "
-        "Biases and normalization layers have no weight decay.",
+        "Strength of the weight decay. In each step, AdamW multiplies each weight by 1 - learning rate x "
+        "`weight_decay`. Biases and normalization layers have no weight decay.",
     )
     adam_beta1: float = arg(0.9, "Adam's decay rate of the first moment, in [0, 1).")
     adam_beta2: float = arg(0.999, "Adam's decay rate of the second moment, in [0, 1).")

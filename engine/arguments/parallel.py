@@ -32,8 +32,8 @@ class ParallelArguments(Group):
     )
     ddp_static_graph: bool | None = arg(
         None,
-        "Whether all steps use the same weights. With True, DDP searches for unused weights only once. None: "
-        "PyTorch's default.",
+        "Whether the same weights get gradients in all steps. With True, DDP searches for unused weights only once. "
+        "None: PyTorch's default.",
     )
     sharded_ddp: str | bool | list[str] = arg(
         "",

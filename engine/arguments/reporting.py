@@ -94,8 +94,8 @@ class ReportingArguments(Group):
     )
     plan: str | None = arg(
         None,
-        "File of a preview. The command `trainbus preview --out` writes this file. The run logs one warning at the "
-        "first difference from the preview.",
+        "File of a preview to compare the run with. The command `trainbus preview --out` writes this file. The run "
+        "logs one warning at the first difference.",
         path=True,
     )
     report_to: str | list[str] | None = arg(
