@@ -24,7 +24,7 @@ def steps(what: str, every: float, **more: Any) -> dict[str, Any]:
 
 LOGS = {
     "logs every two steps": Case(
-        steps("log", 2), QUICK, about="The loss is the mean over the steps since the last log."
+        steps("log", 2), QUICK, about="The logged loss is the mean over the steps since the previous log."
     ),
     "logs with a remainder": Case(
         steps("log", 5), QUICK, about="trainbus also logs the last two steps.", differs="last window"
@@ -38,7 +38,7 @@ LOGS = {
     "logging_steps longer than the run": Case(
         steps("log", 500),
         QUICK,
-        about="The run is shorter than one interval, and is logged once.",
+        about="The run is shorter than one interval. trainbus logs the run once, at its end.",
         differs="last window",
     ),
     "logging_steps as a ratio": Case(steps("log", 0.25), QUICK, about="The interval is a quarter of twelve steps."),
@@ -53,7 +53,9 @@ LOGS = {
     ),
     "no logs": Case({"logging_strategy": "no"}, QUICK, about="Only the summary at the end is logged."),
     "first step logged": Case(
-        {**steps("log", 4), "logging_first_step": True}, QUICK, about="The second log is the mean over three steps."
+        {**steps("log", 4), "logging_first_step": True},
+        QUICK,
+        about="The loss in the second log is the mean over three steps.",
     ),
     "first step logged, logs per epoch": Case(
         {"logging_strategy": "epoch", "logging_first_step": True},
@@ -155,7 +157,9 @@ CHECKPOINTS = {
         steps("save", 0.5), QUICK, about="Checkpoints are written in the middle and at the end."
     ),
     "checkpoint per epoch": Case({"save_strategy": "epoch"}, QUICK, about="The run writes two checkpoints."),
-    "two checkpoints kept": Case(steps("save", 2, save_total_limit=2), QUICK, about="The newest checkpoints are kept."),
+    "two checkpoints kept": Case(
+        steps("save", 2, save_total_limit=2), QUICK, about="The two newest checkpoints are kept."
+    ),
     "save_only_model": Case(
         steps("save", 6, save_only_model=True), QUICK, about="Saving only the model does not change the run."
     ),
@@ -253,7 +257,10 @@ BEST = {
         differs="newest checkpoint kept",
     ),
     "best model tracked but not loaded": best(
-        "accuracy", **BOTH_BY_STEPS, load_best_model_at_end=False, about="The run ends with the last model."
+        "accuracy",
+        **BOTH_BY_STEPS,
+        load_best_model_at_end=False,
+        about="After the run, the model has the weights of the last step.",
     ),
 }
 """Cases about the best model."""

@@ -214,7 +214,7 @@ ORDERS = {
     "evaluation and two trainings": Case(
         {"max_steps": 4},
         {"model": plain()},
-        about="The evaluation and both trainings give equal results.",
+        about="The program calls `evaluate()`, then `train()` two times.",
         train=all_in_order,
     ),
     "evaluation with other prefixes": Case(
@@ -229,7 +229,7 @@ ORDERS = {
     "predictions of one of several datasets": Case(
         {"max_steps": 3, "eval_strategy": "steps"},
         {**TWO, "model": plain()},
-        about="Each dataset has its own log entries.",
+        about="`predict()` receives the first of two evaluation datasets. Evaluations log an entry for each dataset.",
     ),
 }
 """Cases about sequences of calls."""

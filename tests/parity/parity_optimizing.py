@@ -132,12 +132,15 @@ OPTIMIZERS = {
         {"optim": "adafactor", "weight_decay": 0.1, "warmup_steps": 2, "learning_rate": 1e-2},
         about="`relative_step` and `scale_parameter` are off, so Adafactor uses the learning rate of the arguments.",
     ),
-    "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="The optimizer uses its own defaults."),
+    "Adagrad": Case(
+        {"optim": "adagrad", "learning_rate": 0.01},
+        about="All options except the learning rate have the defaults of torch.",
+    ),
     "Adagrad with options": Case(
         {"optim": "adagrad", "learning_rate": 0.01, "optim_args": "lr_decay=0.1,eps=1e-6", "weight_decay": 0.1},
         about="`optim_args` sets the options of Adagrad.",
     ),
-    "RMSprop": Case({"optim": "rmsprop"}, about="The optimizer uses its own defaults."),
+    "RMSprop": Case({"optim": "rmsprop"}, about="All options except the learning rate have the defaults of torch."),
     "RMSprop with options": Case(
         {"optim": "rmsprop", "optim_args": "momentum=0.5,alpha=0.9,eps=1e-6,centered=true"},
         about="`optim_args` sets the options of RMSprop, including a boolean.",

@@ -42,7 +42,7 @@ LENGTH = {
         about="A plain PyTorch model with dropout trains with all defaults.",
     ),
     "accumulation over one batch": Case(
-        {"gradient_accumulation_steps": 1}, about="The argument turns accumulation off."
+        {"gradient_accumulation_steps": 1}, about="The value 1 turns accumulation off."
     ),
     "accumulation over three batches": Case({"gradient_accumulation_steps": 3}, about="An epoch has two full steps."),
     "accumulation over four batches": Case(
@@ -109,7 +109,9 @@ LENGTH = {
         about="`seed` sets dropout, and `data_seed` sets the order of samples.",
     ),
     "full determinism": Case({"full_determinism": True}, about="Only deterministic algorithms run."),
-    "model_init": Case({"seed": 5}, {"model_init": lambda: Plain()}, about="The model is built when training begins."),
+    "model_init": Case(
+        {"seed": 5}, {"model_init": lambda: Plain()}, about="`train()` calls `model_init` and trains the new model."
+    ),
 }
 """Cases about the length of a run and the batches of a step."""
 
@@ -204,7 +206,7 @@ DATA = {
             **{name: Fresh(lambda make=make: make().with_format("torch")) for name, make in TABLES.items()},
             "model": plain(),
         },
-        about='The dataset has `with_format("torch")`.',
+        about="The samples are tensors, because the dataset has the format `torch`.",
     ),
     "dict of a stream and a list": Case(
         {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2},
