@@ -12,7 +12,6 @@ from typing import Any
 from ...engine.data.build import length_of
 from ...engine.run import Run
 from ...events.bus import Handle
-from ...events.imported import imported
 from ...events.stages import Stage
 from ...events.state import TrainerState
 from .pace import Pace, pace_of
@@ -25,12 +24,6 @@ HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
 _HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
 NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
 """The values whose column has another name than the value. The names are those in transformers."""
-
-
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook that shows HTML."""
-    ipython = imported("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 @dataclass

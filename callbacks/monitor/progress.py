@@ -6,13 +6,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from ...engine.api.console import is_terminal, open_console, say
+from ...engine.api.console import in_notebook, is_terminal, open_console, say
 from ...engine.arguments import TrainingArguments
 from ...engine.data.build import length_of
 from ...engine.evaluation.outputs import plain
@@ -24,8 +23,10 @@ from ...events.handlers import in_either_style
 from ...events.stages import Stage
 from ...events.state import TrainerState
 from ..base.nonfinite import nonfinite_note
-from .notebook_progress import NotebookProgress, in_notebook
 from .pace import pace_of
+
+if TYPE_CHECKING:
+    from .notebook_progress import NotebookProgress
 
 HIDDEN = ("epoch", "total_flos")
 """Logged values that a line does not repeat."""
@@ -71,6 +72,8 @@ class Progress(Callback):
     def _table(self) -> NotebookProgress | None:
         """Return the view of the notebook; None outside of one."""
         if self._notebook is None and self.draws and in_notebook():
+            from .notebook_progress import NotebookProgress  # few programs run in a notebook
+
             self._notebook = NotebookProgress()
         return self._notebook
 
@@ -83,8 +86,7 @@ class Progress(Callback):
             table.begin(run, state)
         elif self.draws:
             with open_console():
-                options = {"dynamic_ncols": True, "bar_format": BAR}
-                self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, **options)
+                self._bars["train"] = _new_bar(total=state.max_steps, initial=state.global_step, bar_format=BAR)
                 # Subscribed here, so that without a bar no step calls a handler.
                 self._bar_handle = run.bus.on("on_step_end", self._advance, stage=Stage.REPORT, id="Progress.bar")
 
@@ -106,7 +108,7 @@ class Progress(Callback):
         with open_console():
             if "evaluate" not in self._bars:
                 total = length_of(eval_dataloader)
-                self._bars["evaluate"] = tqdm(total=total, leave="train" not in self._bars, dynamic_ncols=True)
+                self._bars["evaluate"] = _new_bar(total=total, leave="train" not in self._bars)
             self._bars["evaluate"].update(1)
 
     @in_either_style
@@ -161,6 +163,13 @@ class Progress(Callback):
         if bar is not None:
             with open_console():
                 bar.close()
+
+
+def _new_bar(**options: Any) -> Any:
+    """Return a progress bar of tqdm that fits the width of the terminal. Arguments: those of `tqdm`."""
+    from tqdm.auto import tqdm  # runs without a bar do not need it
+
+    return tqdm(dynamic_ncols=True, **options)
 
 
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ...engine.arguments import TrainingArguments
@@ -21,13 +21,14 @@ from ...events.stages import Stage, order
 from ..model.gradient_checkpointing import GradientCheckpointing
 from .wrapping import Wrapping
 
-HOOKS: dict[str, Callable[..., Any]] = {
-    "fp16": default_hooks.fp16_compress_hook,
-    "bf16": default_hooks.bf16_compress_hook,
-    "powersgd": powerSGD_hook.powerSGD_hook,
-    "batched_powersgd": powerSGD_hook.batched_powerSGD_hook,
+HOOKS = {
+    "fp16": "default_hooks.fp16_compress_hook",
+    "bf16": "default_hooks.bf16_compress_hook",
+    "powersgd": "powerSGD_hook.powerSGD_hook",
+    "batched_powersgd": "powerSGD_hook.batched_powerSGD_hook",
 }
-"""Communication hooks by name: half-precision gradients, or PowerSGD's low-rank approximation."""
+"""Communication hooks by name: half-precision gradients, or PowerSGD's low-rank approximation. Each value is the module
+and the function in torch's package `ddp_comm_hooks`."""
 
 
 @dataclass
@@ -128,10 +129,18 @@ class DDP(Callback):
             options["device_ids"] = [device.index]
         wrapped = DistributedDataParallel(model, **options)
         if self.comm_hook is not None:
-            hook = HOOKS[self.comm_hook] if isinstance(self.comm_hook, str) else self.comm_hook
-            state = powerSGD_hook.PowerSGDState(None, **self.comm_options) if self._low_rank else None
-            wrapped.register_comm_hook(state, hook)
+            wrapped.register_comm_hook(*self._hook())
         return wrapped
+
+    def _hook(self) -> tuple[Any, Callable[..., Any]]:
+        """Return the state and the function of the communication hook."""
+        if not isinstance(self.comm_hook, str):
+            assert self.comm_hook is not None
+            return None, self.comm_hook
+        name, function = HOOKS[self.comm_hook].split(".")
+        hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{name}")  # few programs set a hook
+        state = hooks.PowerSGDState(None, **self.comm_options) if self._low_rank else None
+        return state, getattr(hooks, function)
 
     @property
     def _low_rank(self) -> bool:

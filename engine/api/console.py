@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from ...events.imported import imported
+
 logger = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,6 +26,12 @@ def is_terminal(stream: Any) -> bool:
     A program that starts with a closed stderr has None as `sys.stderr`.
     """
     return stream is not None and not getattr(stream, "closed", False) and bool(stream.isatty())
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook that shows HTML."""
+    ipython = imported("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def say(line: str) -> None:

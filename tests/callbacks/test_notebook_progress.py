@@ -9,8 +9,9 @@ import types
 import pytest
 
 from trainbus.callbacks.monitor import progress
-from trainbus.callbacks.monitor.notebook_progress import NotebookView, columns_of, in_notebook
+from trainbus.callbacks.monitor.notebook_progress import NotebookView, columns_of
 from trainbus.callbacks.monitor.pace import Pace
+from trainbus.engine.api.console import in_notebook
 
 PROGRAM = """
 import torch

@@ -14,13 +14,12 @@ from support.callbacks import Boom, stop_at
 from support.data import net_samples
 from support.trainers import net_trainer
 from trainbus import Checkpoint, Evaluate, Log, Progress, Stage, TrainerState, every
-from trainbus.callbacks.monitor import progress
 from trainbus.callbacks.monitor.progress import in_one_line
 
 
 @pytest.fixture(autouse=True)
 def _bars_whatever_the_environment_says(monkeypatch):
-    monkeypatch.setattr(progress, "tqdm", functools.partial(tqdm_package.tqdm, disable=False, mininterval=0))
+    monkeypatch.setattr("tqdm.auto.tqdm", functools.partial(tqdm_package.tqdm, disable=False, mininterval=0))
 
 
 def test_prints_lines_where_there_is_no_terminal(tmp_path, capsys):

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from trainbus.callbacks.monitor.notebook_progress import in_notebook
+from trainbus.engine.api.console import in_notebook
 from trainbus.engine.checkpoint.format.adapters import is_peft_model
 from trainbus.engine.data.sources import as_dataset, problem_of
 from trainbus.engine.loss.item_counts import loss_shifts_labels

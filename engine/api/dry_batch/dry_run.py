@@ -1,4 +1,4 @@
-"""Make a dry batch: look at the largest batch and at the optimizer before the first step."""
+"""Make a dry batch: look at the optimizer, and if asked at the largest batch, before the first step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
-from ....events.errors import ArgumentError, DataError, NonFiniteError, note
-from ...checkpoint.rng_state import random_states, restore_random_states
-from ...data.batches import to_device
-from ...loss.index_errors import message_of, out_of_range, rows_in_batch
-from ...loss.signature import user_model
-from ...run import Run
-from ...search.batch_size import is_out_of_memory
-from . import checks, rows
-from .forward import Measured, NoForward, check_runnable, run_model
-from .kept_state import KeptState, Unrestorable
+from . import checks
 from .report import DryBatchReport
-from .rows import NoBatch, Source
 
 
 def dry_batch(trainer: Any, forward: bool, metrics: Iterable[str]) -> DryBatchReport:
@@ -45,149 +33,8 @@ def dry_batch(trainer: Any, forward: bool, metrics: Iterable[str]) -> DryBatchRe
         report.findings += [] if problem is None else [problem]
         report.checks.append(f"an evaluation can measure {metric}")
     if forward:
-        _look_at_batch(trainer, report)
+        from .largest_batch import look_at_batch  # only a dry batch with a forward needs it
+
+        look_at_batch(trainer, report)
     report.seconds = time.perf_counter() - began
     return report
-
-
-def _look_at_batch(trainer: Any, report: DryBatchReport) -> None:
-    """Read the largest batch, and run the model on it. If one rank cannot do this, no rank does."""
-    run: Run = trainer.run
-    args = run.args
-    main_input = getattr(user_model(run.model), "main_input_name", "input_ids")
-    size = run.train_batch_size // max(1, args.n_gpu if run.ranks.single_process else 1)
-    batch: Any = None
-    source: Source | None = None
-    problem = ""
-    try:
-        source = rows.source_of(
-            run.train_dataloader, trainer.train_dataset, max(1, size), args.length_column_name, main_input
-        )
-        batch = _read(trainer, source, report)
-    except (NoBatch, Unrestorable) as error:
-        problem = str(error)
-    problems = run.ranks.gather_objects(problem)
-    if source is None or any(problems):
-        report.rows, report.chosen = [], ""
-        report.skipped.append(f"The batch: {next(filter(None, problems))}.")
-        return
-    _describe(trainer, source, batch, main_input, report)
-    measured = _forward(trainer, source, batch, report)
-    if measured is None:
-        return
-    report.loss, report.grad_norm, report.peak_bytes = float(measured.loss), measured.grad_norm, measured.peak_bytes
-    if measured.peak_bytes is not None:
-        report.device_bytes = torch.cuda.get_device_properties(run.device).total_memory
-    report.checks.append("forward and backward")
-    if report.loss != report.loss or abs(report.loss) == float("inf"):
-        raise NonFiniteError(_not_finite(report))
-    report.findings += checks.gradient_findings(report.loss, measured.grad_norm, measured.without, measured.trained)
-
-
-def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
-    """Read the largest batch, and restore the state of the dataset, the collator and all random generators."""
-    run = trainer.run
-    report.rows, report.chosen = source.chosen()
-    stops = [trainer, run, run.bus, run.args, run.model, *run.bus.subscribers.values()]
-    kept = KeptState({"the dataset": source.dataset, "the collator": source.collate}, stops, data=True)
-    randomness = random_states()
-    try:
-        return to_device(source.collate([source.dataset[row] for row in report.rows]), run.device)
-    finally:
-        kept.restore()
-        restore_random_states(randomness)
-
-
-def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report: DryBatchReport) -> None:
-    """Write the shapes, labels, padding and truncation of the batch, and the findings about them, to the report."""
-    run = trainer.run
-    report.shapes = rows.shapes_of(batch)
-    report.masked = rows.masked_share(trainer.objective.labels_in(batch))
-    pad = getattr(run.processing_class, "pad_token_id", None)
-    report.padding = rows.padding_of(batch, main_input, pad)
-    report.padding_of_run = source.padding_of_run()
-    report.max_length = rows.max_length_of(user_model(run.model), run.processing_class)
-    lengths = rows.widths_of(batch, main_input) if source.lengths is None else source.lengths.tolist()
-    if report.max_length is not None and lengths and not source.packs:
-        report.truncated = sum(length >= report.max_length for length in lengths) / len(lengths)
-    found = (
-        checks.label_finding(report.masked),
-        checks.padding_finding(report.padding, report.padding_of_run, source.grouped),
-        checks.truncation_finding(report.truncated, report.max_length),
-    )
-    report.findings += [text for text in found if text is not None]
-    known = {"labels": report.masked, "padding": report.padding, "truncation": report.truncated}
-    report.checks += [name for name, share in known.items() if share is not None]
-
-
-def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -> Measured | None:
-    """Run forward and backward on the batch, and return the result.
-
-    Returns None on all ranks if a rank cannot run the model without an effect on the training. If the model fails on
-    some ranks, they raise the error, and the other ranks return None.
-    """
-    run: Run = trainer.run
-    measured: Measured | None = None
-    failure: BaseException | None = None
-    problem = ""
-    try:
-        check_runnable(trainer)
-    except NoForward as error:
-        problem = str(error)
-    if not any(problems := run.ranks.gather_objects(problem)):
-        try:
-            measured = run_model(trainer, batch, source.dataset)
-        except NoForward as error:
-            problem = str(error)
-        except Exception as error:
-            failure = _explained(run, error, report)
-        problems = run.ranks.gather_objects(problem or (str(failure) if failure is not None else ""))
-    if failure is not None:
-        raise failure
-    if any(problems):
-        report.skipped.append(f"Forward and backward: {next(filter(None, problems))}.")
-        return None
-    return measured
-
-
-def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return the error to raise in place of an error of the model. It names the dry batch and its samples."""
-    where = "the dry batch, before the first step"
-    if is_out_of_memory(error):
-        if run.args.auto_find_batch_size and run.ranks.single_process:
-            return error  # the training starts again with a smaller batch
-        explained: Exception = ArgumentError(
-            f"The largest batch does not fit in memory: {len(report.rows)} samples, {_largest(report)}. Halve "
-            "`per_device_train_batch_size` and double `gradient_accumulation_steps`, which gives the same step, or set "
-            "`gradient_checkpointing=True` or `bf16=True`. `auto_find_batch_size=True` searches a size that fits."
-        )
-        explained.__cause__ = error
-        return explained
-    found = out_of_range(error)
-    if found is not None and found.rows:
-        places = rows_in_batch(found, len(report.rows))
-        named = [report.rows[place] for place in places if place < len(report.rows)]
-        samples = f"samples {', '.join(map(str, named[:5]))} of the training dataset"
-        explained = DataError(message_of(found, where, samples))
-        explained.__cause__ = error
-        return explained
-    note(error, f"This is {where}. Its samples of the training dataset are: {', '.join(map(str, report.rows[:8]))}.")
-    return error
-
-
-def _largest(report: DryBatchReport) -> str:
-    return next((f"{name} {text}" for name, text in report.shapes.items()), "of unknown shape")
-
-
-def _not_finite(report: DryBatchReport) -> str:
-    samples = ", ".join(map(str, report.rows[:8])) + (", ..." if len(report.rows) > 8 else "")
-    cause = checks.label_finding(report.masked)
-    if cause is None:
-        cause = (
-            "Look for NaN in these samples, and for a division by zero or a logarithm of zero in the loss. "
-            "`debug='underflow_overflow'` names the first layer with a value that is not finite."
-        )
-    return (
-        f"The loss of the dry batch is {report.loss}, before the first step. The batch has the samples {samples} of "
-        f"the training dataset. {cause}"
-    )

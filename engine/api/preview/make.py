@@ -1,0 +1,358 @@
+"""Make a preview: run the state machine and the callbacks that decide on virtual parts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ....events.callback import Callback
+from ....events.capabilities import Capability
+from ....events.composition import providers
+from ....events.errors import ArgumentError, nearest
+from ....events.recording.recorder import DecisionRecorder, Record
+from ....events.recording.rows import kept_of, rows_of
+from ...checkpoint.read.choosing import checkpoint_to_resume
+from ...checkpoint.read.listing import list_checkpoints
+from ...checkpoint.rng_state import random_states, restore_random_states
+from ...checkpoint.storage import Disk
+from ...data.plan import RunPlan
+from ...distributed.consensus import agree_single_process
+from ...distributed.ranks import Ranks
+from ...loop import Loop
+from ...optim.build import parameter_groups
+from ...optim.group_rates import with_own_rates
+from ...optim.registry import OPTIMIZERS
+from ...optim.schedules import get_scheduler
+from ..overrides import is_overridden
+from .curves import Given, from_function, from_list, improving
+from .measure import measured
+from .result import Preview
+from .traps import Seen, describe_absent, traps
+from .virtual import (
+    Curves,
+    LearningRates,
+    VirtualClock,
+    VirtualFeed,
+    VirtualRanks,
+    VirtualResumption,
+    VirtualRun,
+    VirtualServices,
+    VirtualStart,
+    VirtualStepper,
+    VirtualStorage,
+    VirtualTrainer,
+    dummy_optimizer,
+)
+
+_REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
+"""Methods in which an override may decide something. A preview does not call overrides, and warns of these."""
+
+
+class MemoryRecorder(DecisionRecorder):
+    """Keeps the records in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.id = "preview"
+
+    def put(self, record: Record) -> None:
+        self.records.append(record)
+
+
+def make_preview(
+    trainer: Any,
+    metrics: Given | None = None,
+    resume_from_checkpoint: Any = None,
+    measure: bool = False,
+    step_seconds: float | None = None,
+    processes: int | None = None,
+    checkpoint_bytes: int | None = None,
+    stream_rows: int | None = None,
+) -> Preview:
+    """Return the preview of `trainer.train()`: its steps, logs, evaluations and saves.
+
+    `Trainer.preview` describes the arguments.
+    """
+    real = trainer.run
+    if real.mode:
+        raise ArgumentError(f"A preview is made before or after {real.mode}(), not in it.")
+    trainer._follow_arguments()
+    with _undisturbed(trainer, processes):
+        times = measured(trainer) if measure else {}
+        return _Rehearsal(
+            trainer,
+            metrics or {},
+            resume_from_checkpoint,
+            times,
+            step_seconds if step_seconds is not None else times.get("step", 0.0),
+            checkpoint_bytes,
+            stream_rows,
+        ).preview()
+
+
+@contextmanager
+def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
+    """After the `with` block, restore the RNG states and the fields of the run that building a loader changes.
+
+    Args:
+        trainer: the Trainer.
+        processes: the world size of the run inside of the block; None to keep it.
+    """
+    real, before = trainer.run, random_states()
+    session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
+    real.session = copy.copy(session)
+    real.use_batch_size(trainer.args.train_batch_size)
+    if processes is not None:
+        real.ranks = Ranks(0, processes, 0)
+    try:
+        yield
+    finally:
+        real.session, real.ranks, real.lr_scheduler = session, ranks, schedule
+        restore_random_states(before)
+
+
+class _Rehearsal:
+    """One preview."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        metrics: Given,
+        resume: Any,
+        times: dict[str, float],
+        step_seconds: float,
+        checkpoint_bytes: int | None,
+        stream_rows: int | None,
+    ) -> None:
+        self.trainer, self.times, self.checkpoint_bytes = trainer, times, checkpoint_bytes
+        self.stream_rows = stream_rows
+        self.notes: list[str] = []
+        real = trainer.run
+        self.clock = VirtualClock(step_seconds)
+        ranks = VirtualRanks(0, real.ranks.world_size, 0)  # on every rank: only rank 0 deletes checkpoints
+        self.virtual = virtual = VirtualRun(real, self.clock, ranks)
+        virtual.use_batch_size(real.train_batch_size)
+        virtual.storage = self.storage = VirtualStorage()
+        self.callbacks = self._attach()
+        self.curves = self._curves(metrics)
+        virtual.services = VirtualServices(VirtualTrainer(virtual, trainer.eval_dataset, self.curves, self._names()))
+        chosen = checkpoint_to_resume(real, resume) if resume else None
+        if chosen is not None and trainer.args.auto_find_batch_size:
+            virtual.use_batch_size(chosen.state.get("train_batch_size") or virtual.train_batch_size)
+        self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
+
+    def preview(self) -> Preview:
+        """Run the state machine on the virtual parts."""
+        virtual, trainer = self.virtual, self.trainer
+        borrowed = trainer.run.session
+        borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
+        loader = trainer.get_train_dataloader()
+        virtual.feed_from(loader)
+        virtual.state, virtual.plan, virtual.position = self.start.begin(trainer._plan_run(loader))
+        existing = Disk().checkpoints(virtual)
+        self.storage.saved = {each.step: each for each in existing}
+        plan, recorder = virtual.plan, MemoryRecorder()
+        virtual.bus.attach(recorder)
+        recorder.open(virtual)
+        virtual.announce("on_setup")
+        virtual.optimizer, virtual.lr_scheduler = self._schedule(plan.max_steps)
+        virtual.begin()
+        feed, stepper = VirtualFeed(virtual, plan, self.stream_rows), VirtualStepper(virtual, self.clock)
+        self.start.restore(feed)
+        loop = Loop(
+            virtual.bus,
+            virtual.state,
+            virtual.control,
+            feed,
+            stepper,
+            epochs=plan.epochs,
+            batches_per_epoch=plan.batches_per_epoch,
+            position=virtual.position,
+            agree=agree_single_process,
+        )
+        loop.run()
+        recorder.close()
+        rows = rows_of(recorder.records)
+        rates = stepper.rates
+        kept = kept_of(rows, (each.step for each in existing))
+        return Preview(
+            rows=rows,
+            kept=kept,
+            warnings=[*self.notes, *traps(self._seen(rows, rates, plan))],
+            steps=virtual.state.global_step,
+            max_steps=plan.max_steps,
+            epochs=round(virtual.state.epoch, 6),
+            learning_rates={"first": rates.first, "highest": rates.highest, "last": rates.last} if rates.steps else {},
+            disk=self._disk(len(kept)) if any(row["what"] == "save" for row in rows) else {},
+            time=self._time(rows),
+        )
+
+    # Callbacks.
+
+    def _attach(self) -> dict[str, Any]:
+        """Attach copies of the callbacks that take part in previews, and return the copies by id. Add a warning about
+        other callbacks that may decide something."""
+        bus, absent, taking = self.virtual.bus, [], {}
+        subscribers = self.trainer.bus.subscribers
+        bus.know(subscribers)
+        for owner_id, callback in subscribers.items():
+            copied = _copy_of(callback)
+            if copied is not None:
+                copied.id = owner_id
+                bus.attach(copied)
+                taking[owner_id] = copied
+            elif _is_outside(callback):
+                absent.append(owner_id)
+        self.notes += describe_absent(absent)
+        if replaced := [name for name in _REPLACED if is_overridden(self.trainer, name)]:
+            kind = type(self.trainer).__name__
+            self.notes.append(f"The preview does not call these methods of {kind}: {', '.join(replaced)}.")
+        return taking
+
+    # Metrics.
+
+    def _curves(self, given: Given) -> Curves:
+        curves: Curves = {}
+        for name, values in given.items():
+            full = name if name.startswith("eval_") else f"eval_{name}"
+            curves[full] = from_function(values) if callable(values) else from_list(full, values, self.notes)
+        read = self._read_metrics()
+        if not read.keys() & curves.keys():  # else a further metric is only shown
+            hints = {name: nearest(name, read) for name in curves}
+            self.notes += [
+                f"{name}: no callback reads this metric{hint}" for name, hint in hints.items() if hint != "."
+            ]
+        assumed = []
+        for name, greater in read.items():
+            if name not in curves:
+                assumed.append(name)
+                curves[name] = improving(greater)
+        if assumed and any(callback.has(Capability.EVALUATES) for callback in self.callbacks.values()):
+            self.notes.append(
+                f"{', '.join(assumed)}: assumed to improve at each evaluation. For other values, pass "
+                f"`metrics={{{assumed[0]!r}: [...]}}`."
+            )
+        return curves
+
+    def _read_metrics(self) -> dict[str, bool]:
+        """Return the metrics that callbacks read: name -> whether a greater value is better."""
+        args, found = self.trainer.args, {}
+        for callback in self.callbacks.values():
+            best = callback.best_metric
+            if best is not None:
+                found[best.name] = best.greater_is_better
+            elif isinstance(name := getattr(callback, "metric", None), str):
+                rule = getattr(callback, "rule", None)
+                found.setdefault(name, bool(getattr(rule, "greater", not name.endswith("loss"))))
+            elif hasattr(callback, "early_stopping_patience") and args.metric_for_best_model:
+                name = args.metric_for_best_model
+                full = name if name.startswith("eval_") else f"eval_{name}"
+                found.setdefault(full, bool(args.greater_is_better))
+        return found
+
+    def _names(self) -> dict[str, tuple[str, ...]]:
+        """Return the metric prefixes of all evaluations, as keys. The values are empty, because no further metrics are
+        known."""
+        given = self.trainer.eval_dataset
+        names = [*given] if isinstance(given, dict) else []
+        names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]
+        return {"eval": (), **{f"eval_{name}": () for name in names}}
+
+    # The schedule.
+
+    def _schedule(self, steps: int) -> tuple[Any, Any]:
+        """Return an optimizer without weights, and the schedule of the run for this optimizer."""
+        trainer, args = self.trainer, self.trainer.args
+        given, schedule = trainer._given_optimizers
+        groups = list(given.param_groups) if given is not None else self._own_groups()
+        optimizer = dummy_optimizer(groups, args.learning_rate)
+        if schedule is not None:
+            made = copy.deepcopy(schedule, {id(schedule.optimizer): optimizer, id(given): optimizer})
+            return optimizer, made
+        if is_overridden(trainer, "create_scheduler"):
+            trainer.run.lr_scheduler = None
+            made = trainer.create_scheduler(steps, optimizer)
+            return optimizer, trainer.run.lr_scheduler if made is None else made
+        options = args.lr_scheduler_kwargs or {}
+        return optimizer, get_scheduler(
+            args.lr_scheduler_type, optimizer, args.get_warmup_steps(steps), steps, **options
+        )
+
+    def _own_groups(self) -> list[dict[str, Any]]:
+        """Return the parameter groups that the trainer gives to an optimizer that it builds itself."""
+        trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
+        groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
+        return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups
+
+    # Figures.
+
+    def _seen(self, rows: list[Any], rates: LearningRates, plan: RunPlan) -> Seen:
+        virtual = self.virtual
+        choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
+        best = choosers[0].best_metric if choosers else None
+        name = "eval_loss" if best is None else best.name
+        values = {
+            entry["step"]: float(entry[name])
+            for entry in virtual.state.log_history
+            if name in entry and not self._assumes(name)
+        }
+        saved = {row["step"] for row in rows if row["what"] == "save"}
+        return Seen(
+            args=self.trainer.args,
+            callbacks=self.callbacks,
+            rows=rows,
+            steps=virtual.state.global_step,
+            max_steps=virtual.state.max_steps,
+            epochs=plan.epochs,
+            endless=plan.endless and self.stream_rows is None,
+            rates=rates,
+            clocked=self.clock.step_seconds > 0,
+            best={step: value for step, value in values.items() if step in saved},
+            greater=bool(best is not None and best.greater_is_better),
+        )
+
+    def _assumes(self, name: str) -> bool:
+        return name not in self.curves or getattr(self.curves[name], "assumed", False)
+
+    def _disk(self, kept: int) -> dict[str, int]:
+        size = self.checkpoint_bytes
+        if size is None:
+            size = _size_of_checkpoint(self.trainer)
+        return {"checkpoint": size, "peak": size * self.storage.most, "left": size * kept}
+
+    def _time(self, rows: list[Any]) -> dict[str, float]:
+        if not self.times:
+            return {}
+        steps = self.virtual.state.global_step * self.times["step"]
+        evaluations = sum(row["what"] == "evaluate" for row in rows) * self.times["evaluation"]
+        return {**self.times, "evaluation_share": evaluations / max(steps + evaluations, 1e-12)}
+
+
+def _copy_of(callback: Any) -> Any:
+    """Return a fresh copy of a callback that takes part in previews; None for others."""
+    if isinstance(callback, Callback):
+        return callback.for_preview() if callback.previews else None
+    known = type(callback).__module__.startswith("transformers.") and "EarlyStopping" in type(callback).__name__
+    return copy.deepcopy(callback) if known or getattr(callback, "previews", False) else None
+
+
+def _is_outside(subscriber: object) -> bool:
+    """Return whether a subscriber is not of trainbus, and runs in a stage in which it may request something."""
+    owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
+    if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
+        return False
+    return int(getattr(subscriber, "stage", 0)) < 50
+
+
+def _size_of_checkpoint(trainer: Any) -> int:
+    """Return the bytes of a checkpoint: of the newest one in the output folder, or estimated from the model."""
+    for saved in reversed(list_checkpoints(trainer.args.output_path)):
+        return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
+    weights = list(trainer.run.model.parameters())
+    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+    size = sum(weight.numel() * weight.element_size() for weight in [*weights, *trainer.run.model.buffers()])
+    spec = OPTIMIZERS.get(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
+    states = 0.0 if trainer.args.save_only_model or spec is None else trained * (spec.state_bytes or 0.0)
+    return int(size + states)
