@@ -201,3 +201,14 @@ def test_using_the_trainer_makes_no_full_garbage_collection_and_leaves_the_colle
         "print(json.dumps([*found, gc.isenabled()]))"
     )
     assert json.loads(printed) == [0, True, False]
+
+
+def test_building_the_first_optimizer_makes_no_full_garbage_collection():
+    program = (
+        "import gc, json, sys, torch; from trainbus.engine.optim.build import build_optimizer\n"
+        "groups = [{'params': [torch.nn.Parameter(torch.ones(2))]}]\n"
+        "full = lambda: gc.get_stats()[2]['collections']; before = full(), 'torch._dynamo' in sys.modules\n"
+        "build_optimizer('adamw_torch', groups, lr=1e-3)\n"
+        "print(json.dumps([before[1], 'torch._dynamo' in sys.modules, full() - before[0], gc.isenabled()]))"
+    )
+    assert json.loads(run_python(program)) == [False, True, 0, True]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -28,20 +29,31 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
 
 
 def load(module: str, package: str) -> ModuleType:
-    """Import a module of a package, without garbage collections.
-
-    An import creates many objects and frees few. A garbage collection during the import would examine all objects of
-    torch. This would take a third of the time of `from trainbus import Trainer`.
+    """Import a module of a package, without garbage collections: see `without_collections`.
 
     Args:
         module: the name of the module, relative to the package.
         package: the name of the package: its `__name__`.
     """
     name = f"{package}.{module}"
-    if name in sys.modules or not gc.isenabled():
+    if name in sys.modules:
         return importlib.import_module(name)
+    with without_collections():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Prevent garbage collections inside a `with` block that imports many modules.
+
+    An import creates many objects and frees few. A garbage collection during the import would examine all objects of
+    torch. Such collections would take a third of the time of `from trainbus import Trainer`.
+    """
+    if not gc.isenabled():
+        yield
+        return
     gc.disable()
     try:
-        return importlib.import_module(name)
+        yield
     finally:
         gc.enable()

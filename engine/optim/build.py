@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...events.errors import ArgumentError, MissingExtra, nearest
+from ...lazy import without_collections
 from .galore_apollo import projected_groups, save_projectors_as_values
 from .registry import OPTIMIZERS, OptimizerSpec, OptionReader, Projection, name_of
 
@@ -186,7 +187,8 @@ def build_optimizer(
     if spec.embeddings_in_32_bits and model is None:
         raise ArgumentError(f"optim={name!r} needs model=, because it keeps 32-bit state for the embeddings.")
     if spec.projection is None:
-        optimizer: Optimizer = optimizer_class(groups, **kwargs)
+        with without_collections():  # the first optimizer of a process imports torch's compiler, with 1,000 modules
+            optimizer: Optimizer = optimizer_class(groups, **kwargs)
     else:
         if model is None:
             raise ArgumentError(f"optim={name!r} needs model=, because it projects the model's linear layers.")
