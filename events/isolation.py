@@ -270,7 +270,8 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether the callback is thinned or quarantined when it exceeds its budget. Else it only causes a warning."""
+        """Whether a callback that exceeds its budget is called less often or unsubscribed. Otherwise it only causes a
+        warning."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:

@@ -241,7 +241,7 @@ class CallbackHandler:
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the method `event` of each callback that has it. As in transformers, any name works, not only events."""
+        """Call the method `event` of each callback that has it, and return the control. It need not be an event."""
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")

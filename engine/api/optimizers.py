@@ -284,7 +284,10 @@ class OptimizerMethods(TrainerBase):
         return created
 
     def _tell_untrained(self, trained: set[Any]) -> None:
-        """Warn once about modules of a loss function with trainable parameters that are not in `trained`."""
+        """Warn once if the loss function uses modules that the run does not train.
+
+        `trained` has the parameters that the run trains. A module with another trainable parameter is not trained.
+        """
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
             found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]

@@ -15,19 +15,34 @@ IGNORED_LABEL = -100
 
 def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
     """Return a copy of nested data with `function` applied to each tensor. Other values stay the same objects."""
-    if isinstance(data, torch.Tensor):
-        return function(data)
-    if isinstance(data, Mapping):
-        items = {key: map_tensors(function, value) for key, value in data.items()}
+
+    def change(values: list[Any]) -> Any:
+        return function(values[0]) if isinstance(values[0], torch.Tensor) else values[0]
+
+    return map_together(change, [data])
+
+
+def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
+    """Apply a function to the values at the same place of several nested data.
+
+    Args:
+        function: receives a list with one value for each part, and returns the value at this place of the result.
+        parts: mappings, lists and tuples of one structure, also nested and named tuples. Anything else is a value.
+
+    Returns:
+        Nested data of the same structure. If the class of a mapping does not accept a dict, the result has a dict.
+    """
+    first = parts[0]
+    if isinstance(first, Mapping):
+        items = {key: map_together(function, [part[key] for part in parts]) for key in first}
         try:
-            return type(data)(items)  # type: ignore[call-arg]
+            return type(first)(items)  # type: ignore[call-arg]
         except TypeError:  # its class does not accept a dict
             return items
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(map_tensors(function, value) for value in data))
-    if isinstance(data, (tuple, list)):
-        return type(data)(map_tensors(function, value) for value in data)
-    return data
+    if isinstance(first, (list, tuple)):
+        values = (map_together(function, [part[index] for part in parts]) for index in range(len(first)))
+        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+    return function(parts)
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
@@ -92,18 +107,16 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
     Raises:
         TypeError: if the parts contain other values than tensors and arrays.
     """
-    first = parts[0]
-    if isinstance(first, Mapping):
-        return type(first)({key: join([part[key] for part in parts], padding) for key in first})  # type: ignore[call-arg]
-    if isinstance(first, (list, tuple)):
-        return type(first)(join([part[index] for part in parts], padding) for index in range(len(first)))
-    if isinstance(first, torch.Tensor):
-        return _join_tensors([part.reshape(1) if part.dim() == 0 else part for part in parts], padding)
-    if isinstance(first, np.ndarray):
-        return _join_tensors([torch.from_numpy(np.atleast_1d(part)) for part in parts], padding).numpy()
-    raise TypeError(
-        f"Results of type {type(first).__name__} cannot be joined. Return tensors, or lists or dicts of tensors."
-    )
+
+    def join_values(values: list[Any]) -> Any:
+        if isinstance(values[0], torch.Tensor):
+            return _join_tensors([value.reshape(1) if value.dim() == 0 else value for value in values], padding)
+        if isinstance(values[0], np.ndarray):
+            return _join_tensors([torch.from_numpy(np.atleast_1d(value)) for value in values], padding).numpy()
+        kind = type(values[0]).__name__
+        raise TypeError(f"Results of type {kind} cannot be joined. Return tensors, or lists or dicts of tensors.")
+
+    return map_together(join_values, parts)
 
 
 def _join_tensors(parts: list[torch.Tensor], padding: int) -> torch.Tensor:

@@ -148,7 +148,7 @@ class BatchedSampler(Sampler[list[int]]):
     def skip(self, batches: int, blank: int = 0) -> None:
         """Make the next iteration skip its first batches on this rank.
 
-        If the sampler keeps the RNG states of its draws, the next iteration has the order that these states give.
+        If the sampler stored the RNG state from which it drew its order, the next iteration draws the same order again.
 
         Args:
             batches: number of batches to skip.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data.batches import join, map_tensors, rows_of, to_numpy
+from ..data.batches import join, map_tensors, map_together, rows_of, to_numpy
 from ..distributed.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -152,23 +153,18 @@ def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, 
     for index, collection in enumerate(gathered):
         parts = [parts[index] for _, parts in batches]
         if parts[0] is not None:
-            collection.add(_gathered_in_turn(parts, ranks))
+            collection.add(map_together(partial(_gathered_in_turn, ranks=ranks), parts))
     return sum(ranks.sum_numbers([rows for rows, _ in batches]))
 
 
 def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
-    """Gather one value per batch from all ranks and join them: the first batch of each rank, then the second, ...
+    """Gather one tensor per batch from all ranks and join them: the first batch of each rank, then the second, ...
 
     Args:
-        parts: for each batch of this rank, a tensor, or mappings and sequences of tensors.
+        parts: one tensor for each batch of this rank.
         ranks: the ranks.
     """
-    first = parts[0]
-    if isinstance(first, Mapping):
-        return type(first)({key: _gathered_in_turn([part[key] for part in parts], ranks) for key in first})  # type: ignore[call-arg]
-    if isinstance(first, (list, tuple)):
-        return type(first)(_gathered_in_turn([part[index] for part in parts], ranks) for index in range(len(first)))
-    if not isinstance(first, torch.Tensor):
+    if not isinstance(parts[0], torch.Tensor):
         return join(parts)  # refuses values that cannot be gathered
     tensors = [part.reshape(1) if part.dim() == 0 else part for part in parts]
     lengths = ranks.gather_numbers(*map(len, tensors))
@@ -192,11 +188,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     """
     if arrays is None:
         return None
-    if isinstance(arrays, (torch.Tensor, np.ndarray)):
-        return _first_rows_of(arrays, rows, order, of)
-    if isinstance(arrays, Mapping):
-        return type(arrays)({key: first_rows(value, rows, order, of) for key, value in arrays.items()})  # type: ignore[call-arg]
-    return type(arrays)(first_rows(value, rows, order, of) for value in arrays)
+    return map_together(lambda values: _first_rows_of(values[0], rows, order, of), [arrays])
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:

@@ -132,9 +132,10 @@ def evaluation_loop(
         if not keeps_batches or (loss_only and observed):
             results.drop_batch()
         if args.eval_accumulation_steps is not None and number % args.eval_accumulation_steps == 0:
+            results.finish(run.ranks)
             results.to_host()
     run.evaluation.empty = number == 0
-    results.finish()
+    results.finish(run.ranks)
     row_losses = results.row_losses()
     order = order_of(loader)
     if most is not None and order is not None:

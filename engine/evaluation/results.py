@@ -58,7 +58,6 @@ class Results:
         self._together = together and concat and not as_objects
         self._waiting: list[tuple[int, tuple[Any, ...]]] = []
         """Number of rows and parts of each batch that is not gathered yet."""
-        self._ranks: Ranks | None = None
 
     @property
     def rows(self) -> int:
@@ -89,19 +88,18 @@ class Results:
         self._fills_up = not ranks.single_process
         if self._together and not ranks.single_process:
             self._waiting.append((result.rows, parts))
-            self._ranks = ranks
             if len(self._waiting) == GATHERED_TOGETHER:
-                self.finish()
+                self.finish(ranks)
             return
         gathered = tuple(zip(self._collections, parts))
         self.last_rows = gather_rows(gathered, ranks, result.rows, as_objects=self._as_objects)
         self.rows_gathered += self.last_rows
         self._batch_rows.append(self.last_rows)
 
-    def finish(self) -> None:
+    def finish(self, ranks: Ranks) -> None:
         """Gather the results of the batches that are not gathered yet. Every rank must call this method."""
-        if self._waiting and self._ranks is not None:
-            self.rows_gathered += gather_batches(self._collections, self._waiting, self._ranks)
+        if self._waiting:
+            self.rows_gathered += gather_batches(self._collections, self._waiting, ranks)
             self._waiting = []
 
     @property
@@ -126,8 +124,7 @@ class Results:
             collection.drop()
 
     def to_host(self) -> None:
-        """Move everything to host memory."""
-        self.finish()
+        """Move everything that is gathered to host memory."""
         for collection in self._collections:
             collection.to_host()
 

@@ -22,8 +22,8 @@ def has_died() -> bool:
 def restart() -> bool:
     """End the service, so that the next run starts another one. Return False if another program started the service.
 
-    The open runs of the service end without a last record, as after a kill. If another program started the service and
-    has ended, this process forgets the service.
+    The open runs of the service end without a last record, as after a kill. If this process has no connection to a
+    service, the function removes the variable `WANDB_SERVICE`, which may name the service of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,11 @@ class Widths(nn.Module):
         return {"loss": (x * self.scale).mean(), "logits": x[:, None].expand(-1, width) * self.scale}
 
 
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
 class Named(Widths):
     """Gives an object that is not a tensor beside them."""
 
@@ -40,6 +46,7 @@ def random_results(rank, batches):
     for _ in range(batches):
         rows, width = torch.randint(1, 5, (2,), generator=draw).tolist()
         nested = {"wide": torch.randn(rows, width, 2, generator=draw), "flat": [torch.randn(rows, generator=draw)]}
+        nested["pair"] = Pair(torch.randn(rows, generator=draw), torch.randn(rows, 2, generator=draw))
         tokens = torch.randn(rows * 3, generator=draw)  # several entries per row
         found.append(BatchResult(rows, torch.rand((), generator=draw), (nested, tokens), torch.arange(rows), None))
     return found
@@ -55,14 +62,15 @@ def gathered(together, batches, ranks, to_host_every=None, labels_from=0):
         for number, result in enumerate(random_results(ranks.rank, batches)):
             results.add(result._replace(labels=result.labels if number >= labels_from else None), ranks)
             if to_host_every and number % to_host_every == 0:
+                results.finish(ranks)
                 results.to_host()
-        results.finish()
+        results.finish(ranks)
         losses = results.row_losses()
         prediction = results.prediction(None, losses)
     finally:
         dist.all_gather = original
     (nested, tokens), labels = prediction.predictions, prediction.label_ids
-    arrays = [losses, nested["wide"], nested["flat"][0], tokens, labels, prediction.losses]
+    arrays = [losses, nested["wide"], nested["flat"][0], *nested["pair"], tokens, labels, prediction.losses]
     return [array.tolist() for array in arrays], results.rows, len(calls)
 
 

@@ -1,4 +1,4 @@
-"""Subject: a callback under test, and the promises of its author."""
+"""Subject: a callback under test, with the options of its checks, such as whether it must be picklable."""
 
 from __future__ import annotations
 

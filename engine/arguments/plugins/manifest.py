@@ -179,13 +179,15 @@ def _handled_elsewhere() -> list[str]:
 
 
 def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
-    """Return the manifest of an installed package, and the path of its file. This imports its plugins.
+    """Build the manifest of an installed package from its plugins, and return it with the path for its file.
+
+    The function imports the plugins. It writes no file.
 
     Args:
         package: the name of the distribution, or of a package that it installs.
 
     Raises:
-        ArgumentError: if the package is not installed, offers no plugin, or is a single module.
+        ArgumentError: if the package is not installed or offers no plugin, or if its plugins are in several folders.
         TrainbusError: if a plugin cannot be imported.
     """
     names = packages_distributions().get(package.replace("-", "_"), [])
