@@ -369,8 +369,13 @@ class TrainerControl:
 
     def __setattr__(self, name: str, value: object) -> None:
         # Without this check, a misspelt flag would silently have no effect.
-        if name.startswith("should_") and not hasattr(type(self), name):
-            _flag(name)
+        if not hasattr(type(self), name):
+            prefix, _, flag = name.partition("_")
+            if prefix == "should":
+                _flag(name)
+            elif name in FLAGS or flag in FLAGS:
+                meant = f"should_{name if name in FLAGS else flag}"
+                raise ArgumentError(f"TrainerControl has no flag {name!r}; did you mean {meant!r}?")
         object.__setattr__(self, name, value)
 
 

@@ -418,3 +418,15 @@ def test_flag_is_true_if_any_subscriber_requests_it_and_none_vetoes_it(writes, f
         assert control.pending or not (requests or vetoes)
     changes = [(entry.old, entry.new) for entry in control.ledger if entry.old != entry.new]
     assert all(before[1] == after[0] for before, after in pairwise(changes)), "the ledger does not tell every change"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("shuld_save", "should_save"), ("save", "should_save"), ("can_log", "should_log"), ("should_sav", "save")],
+)
+def test_an_assignment_to_a_misspelt_flag_is_an_error_with_the_nearest_name(name, meant):
+    control = TrainerControl()
+    with pytest.raises(ArgumentError, match=f"no flag '{name}'; did you mean '{meant}'"):
+        setattr(control, name, True)
+    control.best_step = 3  # other attributes belong to the program
+    assert control.best_step == 3
