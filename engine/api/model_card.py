@@ -80,7 +80,7 @@ class Facts:
 
 
 def task_of(model: object) -> str | None:
-    """Return the hub's task name of a transformers model, by its class; None for other models."""
+    """Return the hub's task name for the class of a transformers model; None if `TASKS` does not list the class."""
     name = type(model).__name__
     found = [end for end in TASKS if name.endswith(end)]
     return TASKS[max(found, key=len)] if found and library_of(model) else None
@@ -98,7 +98,7 @@ def base_of(model: object) -> str | None:
 
 
 def dataset_of(dataset: object) -> dict[str, Any]:
-    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset from the hub; {} for other datasets."""
+    """Return name, configuration and split of a dataset from the hub, as fields of `Facts`; {} for other datasets."""
     name = getattr(dataset, "builder_name", None)
     if name in NO_DATASETS:
         return {}
@@ -154,7 +154,9 @@ def _optimizer(args: TrainingArguments) -> str:
 
 
 def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per step with an evaluation: the last training loss, epoch, step, and the metrics by title.
+    """Build the rows of the table of results: one row for each step with an evaluation.
+
+    A row maps titles of columns to values: the last training loss, the epoch, the step, and each metric.
 
     Args:
         history: `state.log_history`.
@@ -174,8 +176,8 @@ def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return the metrics of the last evaluation, by name and without `eval_`.
 
-    If the best model was loaded at the end of training and not evaluated after that, the metrics are from its earlier
-    evaluation.
+    If the trainer loaded the best model at the end of training and did not evaluate it again, return the metrics of the
+    evaluation at the best step. Without an evaluation, return {}.
     """
     history = state.log_history
     last = max((index for index, entry in enumerate(history) if _metrics(entry)), default=None)
@@ -192,7 +194,7 @@ def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any
 
 
 def known_metrics(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the results that the hub knows: the hub's name of the metric -> the name in `results`."""
+    """Return the metrics in `results` that the hub also has: the hub's name of a metric -> its name in `results`."""
     known = {name: name for name in results if name in METRICS}
     return {**known, **({"rouge": "rouge1"} if "rouge1" in results else {})}
 
@@ -221,7 +223,7 @@ def frameworks() -> dict[str, str]:
 
 
 def card_text(facts: Facts, args: TrainingArguments, state: TrainerState) -> str:
-    """Return a model card without its metadata header.
+    """Build the text of a model card, without its metadata header.
 
     Args:
         facts: the facts about the model and the data.

@@ -86,7 +86,7 @@ The engine calls these methods only if a subclass overrides them.
 
 
 class MomentMethods(TrainerBase):
-    """The default versions of the methods in `CALLED`.
+    """The default versions of the Trainer methods that the table `CALLED` lists.
 
     Each method does the part of the engine's work that transformers does in this method, or nothing.
 
@@ -142,7 +142,10 @@ class MomentMethods(TrainerBase):
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Return the next batches, at most `num_batches`, and the number of items that the loss is averaged over."""
+        """Read up to `num_batches` batches. Return them with the number of items that the loss is averaged over.
+
+        The number is None if there is no batch, or if the loss is a mean over each batch.
+        """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
@@ -177,16 +180,20 @@ class MomentMethods(TrainerBase):
         return self.run.current_learning_rate()
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        """Return the wrapped model for the run's model, and any other model unchanged."""
+        """Wrap the run's model and return the wrapper. Return any other model unchanged.
+
+        If the program calls this method, it returns the existing wrapper of the run's model.
+        """
         wrapped: nn.Module | None = self._work("_wrap_model")
         if wrapped is not None:
             return wrapped
         return self.run.model_wrapped if model is self.run.model else model
 
     def _through_overrides(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for the seam `clip` that clips with `clip`, through overrides of the two norm methods.
+        """Return a function that clips gradients and calls the overrides of `_clip_grad_norm` and `_get_grad_norm`.
 
-        The methods are `_clip_grad_norm` and `_get_grad_norm`. Without an override, `clip` itself is returned.
+        `clip` does the clipping: the default version of `_clip_grad_norm` calls it. If no subclass overrides the two
+        methods, return `clip` itself.
         """
 
         def clipped(optimizer: Any, parameters: Any, max_norm: float) -> Any:
@@ -235,7 +242,7 @@ class MomentMethods(TrainerBase):
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best so far, and note them in the state if they are."""
+        """Return whether the metrics are the best of the run so far. If they are, the trainer state records them."""
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
@@ -291,7 +298,7 @@ class MomentMethods(TrainerBase):
     # The hub.
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the checkpoint that was written, as `hub_strategy` says."""
+        """After a checkpoint is written, push to the hub what `hub_strategy` selects."""
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:

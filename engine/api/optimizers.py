@@ -77,7 +77,7 @@ class OptimizerMethods(TrainerBase):
         self.create_scheduler(num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
-        """Create the optimizer from the arguments, unless one exists.
+        """Create the optimizer from the arguments, unless one exists. Return the optimizer of the run.
 
         Args:
             model: the model with the parameters; None for the model of the trainer.
@@ -113,7 +113,7 @@ class OptimizerMethods(TrainerBase):
         return self.run.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate schedule from the arguments, unless one exists.
+        """Create the learning-rate schedule from the arguments, unless one exists. Return the schedule of the run.
 
         Args:
             num_training_steps: optimizer steps of the whole run.
@@ -236,7 +236,7 @@ class OptimizerMethods(TrainerBase):
             )
 
     def _keep_extra_parameters(self) -> None:
-        """Attach a callback that saves the optimizer's parameters that neither the model nor the loss module has."""
+        """Attach a callback that saves the optimizer's parameters outside of the model and the loss module, if any."""
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, ExtraParameters):
                 self.bus.detach(owner_id)
@@ -245,6 +245,9 @@ class OptimizerMethods(TrainerBase):
 
     def _create_complete_optimizer(self) -> Any:
         """Create the optimizer, and let it update the parameters of a loss module too.
+
+        Returns:
+            The optimizer; None if an override of `create_optimizer` returns None.
 
         Raises:
             ArgumentError: if the user's schedule has no learning rate for the parameters of the loss module, or if the
@@ -286,7 +289,8 @@ class OptimizerMethods(TrainerBase):
     def _tell_untrained(self, trained: set[Any]) -> None:
         """Warn once if the loss function uses modules that the run does not train.
 
-        `trained` has the parameters that the run trains. A module with another trainable parameter is not trained.
+        `trained` contains the parameters of the model and of the optimizer. The warning lists each module with a
+        trainable parameter outside of this set.
         """
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference

@@ -9,8 +9,10 @@ from ..loop import Loop, Phase
 
 
 class OverriddenService(Loop):
-    """A loop that calls the override of `_maybe_log_save_evaluate` to serve requests. After the call, the requests of
-    the step count as served, even if the override did not serve them."""
+    """A loop that calls the override of `_maybe_log_save_evaluate` to serve requests.
+
+    After the call, the requests of the step count as served, even if the override did not serve them.
+    """
 
     trainer: Any
     """The trainer."""
@@ -48,7 +50,9 @@ class OverriddenService(Loop):
 
 
 def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
-    """Return the loop of a training.
+    """Build the loop of a training.
+
+    It is an `OverriddenService` if the trainer overrides `_maybe_log_save_evaluate`, otherwise a `Loop`.
 
     Args:
         trainer: the trainer.

@@ -66,7 +66,7 @@ def adapt_overrides(cls: type) -> None:
 
 
 def _defined_by(cls: type, name: str) -> Method | None:
-    """Return the method that `cls` or one of its mixins defines; None if `cls` inherits it from a trainer."""
+    """Return the method that `cls` or a mixin defines; None without one, or if `cls` inherits it from a trainer."""
     for owner in cls.__mro__:
         if name in vars(owner):
             trainer = hasattr(owner, "loss_takes_items") or _is_ours(owner)
@@ -78,7 +78,7 @@ def _defined_by(cls: type, name: str) -> Method | None:
 
 
 def _names(method: Method) -> set[str]:
-    """Return the names of a method's parameters, with `*` and `**` for variadic ones."""
+    """Return the names of a method's parameters. `*args` has the name `*`, and `**kwargs` has the name `**`."""
     parameters = inspect.signature(method).parameters.values()
     return {_STARS.get(each.kind, each.name) for each in parameters}
 
@@ -167,10 +167,12 @@ def arguments_of_evaluation(
 ) -> tuple[Any, str]:
     """Return the dataset and the metric prefix that a call passes to an overridden `evaluate`.
 
+    If the call does not pass one of them, return the default of the override's parameter, or else None and `eval`.
+
     Args:
         method: the method that overrides `evaluate`. Its parameters may differ from those of transformers.
         trainer: the `self` of the call.
-        args: the other positional arguments of the call.
+        args: the positional arguments of the call after `self`.
         options: the keyword arguments of the call.
     """
     bound = inspect.signature(method).bind(trainer, *args, **options)
@@ -185,15 +187,17 @@ def arguments_of_evaluation(
 
 
 def _with_loss(loss: Any, outputs: Any) -> Any:
-    """Return a model's outputs. If they are a tuple without a loss, the loss is put in front, as if the model had
-    computed it."""
+    """Return a model's outputs. If they are a tuple that does not begin with a loss, put `loss` in front.
+
+    The result then looks as if the model had computed the loss.
+    """
     computed = isinstance(outputs, tuple) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0
     return (loss, *outputs) if isinstance(outputs, tuple) and not computed else outputs
 
 
 @contextmanager
 def _outputs_of(model: nn.Module) -> Iterator[list[Any]]:
-    """Yield a list that collects what each call of the model returns."""
+    """Yield a list. Each call of the model inside of the `with` block appends its outputs to the list."""
     outputs: list[Any] = []
     hook = model.register_forward_hook(lambda module, args, output: outputs.append(output))
     try:

@@ -26,8 +26,10 @@ PADDLENLP = (
 
 
 def _nearest_of(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown parameter: the nearest parameter of the Trainer, or else the nearest
-    training argument."""
+    """Return the end of an error about an unknown parameter, with a suggestion.
+
+    The suggestion is the nearest name in `known`, the parameters of the Trainer, or else the nearest training argument.
+    """
     arguments = [field.name for field in fields(TrainingArguments)]
     if name not in arguments and closest(name, known):
         return nearest(name, known)

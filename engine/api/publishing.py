@@ -22,8 +22,10 @@ CARD = "README.md"
 
 
 class Publisher(Protocol):
-    """An object that pushes to a hub and writes the metadata that hubs read. A callback has it in its field
-    `publisher`."""
+    """An object that pushes to a hub and writes the metadata that hubs read.
+
+    A callback that pushes has a publisher in its field `publisher`.
+    """
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name."""
@@ -182,7 +184,7 @@ class PublishingMethods(SavingMethods):
         return PushInProgress() if busy else None
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the callback that pushes. Without such a callback, return the trainer's own one."""
+        """Return the publisher of the attached callback that pushes. Without one, build it from the arguments."""
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:

@@ -120,7 +120,12 @@ class ReplayRun:
     """The run that handlers read in a replay. It holds recorded values. Any other attribute is an `Absent`."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
-        """Create the run in the state in which the first session of a recording begins."""
+        """Create the run in the state in which the first session of a recording begins.
+
+        Args:
+            head: the first record of this session: arguments, trainer state, rank and number of ranks.
+            folder: the folder of the recording.
+        """
         self.args = _arguments({**head["args"], "output_dir": str((folder / "replay").resolve())})
         self.state = TrainerState.from_dict(head["state"])
         self.control = TrainerControl(head["rank"])
@@ -269,7 +274,7 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
 
 
 def _tree(records: Sequence[Record]) -> list[_Node]:
-    """Return the records as trees. A record contains the records that handlers of its event caused."""
+    """Arrange the records in trees, and return the roots. The children of an event are what its handlers caused."""
     path: list[_Node] = []
     roots: list[_Node] = []
     for record in _with_losses(records):
@@ -295,7 +300,7 @@ def _with_losses(records: Sequence[Record]) -> list[Record]:
 
 
 class _Player:
-    """Announces recorded events to one callback, and applies the recorded flags around its calls."""
+    """A player that announces recorded events to one callback, and repeats the recorded flag writes in their order."""
 
     def __init__(self, run: ReplayRun, owner_id: str, handlers: dict[str, dict[str, int]]) -> None:
         self.run, self.owner_id, self.handlers = run, owner_id, handlers
@@ -376,7 +381,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _arguments(values: dict[str, Any]) -> TrainingArguments:
-    """Return recorded arguments, unchecked: they may name a device that this machine does not have."""
+    """Build arguments from recorded values, without checks: they may name a device that this machine does not have."""
     args = object.__new__(TrainingArguments)
     for each in fields(TrainingArguments):
         default = each.default if each.default is not MISSING else None

@@ -28,7 +28,7 @@ class Services(Protocol):
         """Return the names of the metrics that an evaluation measures; None if unknown."""
 
     def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step. `forward` runs the model on the largest batch."""
+        """Check the training before its first step. `TrainerServices.dry_batch` describes the parameters."""
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
@@ -52,7 +52,7 @@ class Services(Protocol):
         """Return the random generators that datasets, collator and sampler hold."""
 
     def plugins(self) -> list[str]:
-        """Return one line for each plugin that is attached, or that a setting left out."""
+        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -148,7 +148,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return one line for each plugin that is attached, or that a setting left out."""
+        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
         return list(self.trainer.plugins)
 
     def replace_schedule(self, schedule: Any) -> None:

@@ -51,7 +51,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train. Return the number of steps, the mean training loss and the summary.
+        """Train. Return the number of steps, the mean training loss, and metrics of the session such as its runtime.
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
@@ -78,8 +78,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return self._train(choose, trial)
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
-        """Return the checkpoint to resume from; None for a new run. With `auto_find_batch_size`, also set the batch
-        size that an earlier session found."""
+        """Return the checkpoint to resume from; None for a new run.
+
+        With `auto_find_batch_size`, also set the batch size that the checkpoint stores.
+        """
         run = self.run
         checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
         if checkpoint is not None and self.args.auto_find_batch_size:
@@ -213,7 +215,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         )
 
     def _use_model(self, model: nn.Module) -> None:
-        """Make a model the model of the run, and find out how its loss is computed."""
+        """Make `model` the model of the run, and build the function that computes its loss."""
         run = self.run
         run.replace_model(model)
         config: Any = getattr(model, "config", None)
@@ -224,8 +226,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         collator_for(self.data_collator, model, training=True)  # refuses a model that it does not fit
 
     def _assemble(self, plan: RunPlan) -> None:
-        """Announce `on_setup`, in which callbacks fill the seams. Then build optimizer, wrapped model and schedule
-        through the seams."""
+        """Announce `on_setup`, in which callbacks fill the seams. Then build what a step needs.
+
+        The seams build the optimizer, the wrapped model and the schedule.
+        """
         run = self.run
         self._forget_schedule()
         self.bus.announce("on_setup")

@@ -104,7 +104,7 @@ class Replacement:
         self.undo()
 
     def undo(self) -> None:
-        """Restore the names of transformers, also in modules of transformers that were imported since."""
+        """Restore the names of transformers, also in its modules that were imported after the replacement."""
         for module in _modules_of(_LIBRARY):
             for name, value in list(vars(module).items()):
                 theirs, ours = self._exchanged.get(id(value), (None, None))

@@ -9,8 +9,9 @@ Arguments = TypeVar("Arguments", bound=Any)
 
 
 def trial_arguments(args: Arguments, evaluates: bool) -> Arguments:
-    """Return a copy of the arguments that trains for `fast_dev_run` steps. Without `fast_dev_run`, return the
-    arguments.
+    """Return a copy of the arguments for a run of `fast_dev_run` steps.
+
+    If `fast_dev_run` is not set, return `args` itself.
 
     Callbacks that the user passes to the Trainer, such as a `Checkpoint`, are not changed.
 

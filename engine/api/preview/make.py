@@ -71,7 +71,7 @@ def make_preview(
     checkpoint_bytes: int | None = None,
     stream_rows: int | None = None,
 ) -> Preview:
-    """Return the preview of `trainer.train()`: its steps, logs, evaluations and saves.
+    """Compute the preview of `trainer.train()`: its steps, logs, evaluations and saves.
 
     `Trainer.preview` describes the arguments.
     """
@@ -94,7 +94,7 @@ def make_preview(
 
 @contextmanager
 def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """After the `with` block, restore the RNG states and the fields of the run that building a loader changes.
+    """After the `with` block, restore the RNG states, and the session, ranks and schedule of the run.
 
     Args:
         trainer: the Trainer.
@@ -192,8 +192,11 @@ class _Rehearsal:
     # Callbacks.
 
     def _attach(self) -> dict[str, Any]:
-        """Attach copies of the callbacks that take part in previews, and return the copies by id. Add a warning about
-        other callbacks that may decide something."""
+        """Attach copies of the callbacks that take part in previews, and return the copies by id.
+
+        Add a warning about the user's callbacks that may raise a flag but do not take part, and about overrides of the
+        trainer that the preview does not call.
+        """
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
         bus.know(subscribers)
@@ -253,8 +256,10 @@ class _Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return the metric prefixes of all evaluations, as keys. The values are empty, because no further metrics are
-        known."""
+        """Return a dict with the metric prefix of each evaluation as key, for `VirtualTrainer`.
+
+        Each value is an empty tuple, because the curves already name all known metrics.
+        """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
         names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]
@@ -263,7 +268,7 @@ class _Rehearsal:
     # The schedule.
 
     def _schedule(self, steps: int) -> tuple[Any, Any]:
-        """Return an optimizer without weights, and the schedule of the run for this optimizer."""
+        """Build an optimizer without weights, and the schedule of a run of `steps` steps for it. Return both."""
         trainer, args = self.trainer, self.trainer.args
         given, schedule = trainer._given_optimizers
         groups = list(given.param_groups) if given is not None else self._own_groups()
@@ -281,7 +286,7 @@ class _Rehearsal:
         )
 
     def _own_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups that the trainer gives to an optimizer that it builds itself."""
+        """Build the parameter groups that the trainer uses if the user passes no optimizer."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
         groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
         return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups
@@ -347,7 +352,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _size_of_checkpoint(trainer: Any) -> int:
-    """Return the bytes of a checkpoint: of the newest one in the output folder, or estimated from the model."""
+    """Return the size of the newest checkpoint in the output folder, or an estimate from the model, in bytes."""
     for saved in reversed(list_checkpoints(trainer.args.output_path)):
         return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
     weights = list(trainer.run.model.parameters())

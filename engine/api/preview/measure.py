@@ -15,11 +15,12 @@ from ...evaluation.modes import to_eval, to_train
 
 
 def measured(trainer: Any) -> dict[str, float]:
-    """Return the seconds of a step, without the update of the weights, and of an evaluation of all datasets.
+    """Measure one batch, and return the estimated seconds of a step and of an evaluation of all datasets.
 
-    The keys of the dict are `step` and `evaluation`.
+    The keys of the dict are `step` and `evaluation`. The time of a step does not include the update of the weights.
 
-    It runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the RNG states.
+    The function runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the RNG
+    states.
     """
     args, device = trainer.args, trainer.args.device
     model = copy.deepcopy(trainer.run.model)

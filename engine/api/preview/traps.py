@@ -177,7 +177,7 @@ def _schedule(seen: Seen) -> Iterator[str]:
 
 
 def describe_absent(names: Iterable[str]) -> Iterator[str]:
-    """Yield a warning about the callbacks that the preview does not run. Yield nothing without such callbacks."""
+    """Yield a warning that lists `names`, the callbacks that the preview does not run. Yield nothing without names."""
     if listed := ", ".join(names):
         yield (
             f"Not in the preview: {listed}. They may request work or a stop. If a callback decides from the state and "

@@ -130,7 +130,7 @@ class VirtualFeed:
     """Counts the batches of each step. There is no data."""
 
     def __init__(self, run: Run, plan: RunPlan, stream_rows: int | None = None) -> None:
-        """Feed a run with the planned number of batches.
+        """Create a feed that counts the planned batches of a run.
 
         Args:
             run: the virtual run.
@@ -238,7 +238,7 @@ class VirtualStepper:
 
 
 class VirtualTrainer(EvaluationMethods):
-    """Logs and evaluates with the code of the Trainer. An evaluation takes its metrics from curves."""
+    """A trainer that logs and evaluates with the code of the Trainer. An evaluation takes its metrics from curves."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
         """Create the trainer of a virtual run.
@@ -246,8 +246,8 @@ class VirtualTrainer(EvaluationMethods):
         Args:
             run: the virtual run.
             eval_dataset: the evaluation data of the trainer. Only its names are read.
-            curves: the values of metrics.
-            names: metric prefix of an evaluation -> names of other metrics that callbacks read from it.
+            curves: name of a metric -> function that returns its assumed value.
+            names: metric prefix of an evaluation -> names of its metrics that have no curve.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None
@@ -300,7 +300,7 @@ class VirtualServices(TrainerServices):
 
 
 class VirtualResumption(Resumption):
-    """Resumes a virtual run: the state, the position and the callbacks of a checkpoint, without its weights."""
+    """The start of a virtual run from a checkpoint. It restores state, position and callbacks, but no weights."""
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
         """Do nothing: there is no model."""
@@ -337,7 +337,7 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer without weights, for a schedule, which reads only the learning rates.
+    """Build an optimizer that updates no model. A schedule can read and set its learning rates.
 
     Args:
         groups: the parameter groups whose learning rates the groups of the optimizer get.

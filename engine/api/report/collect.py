@@ -83,7 +83,7 @@ class RunData:
 
 
 def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunData:
-    """Return the data in the output folder of a run.
+    """Read the data of a run from its output folder.
 
     Args:
         folder: the output folder of a run, of this library or of transformers, or one checkpoint.
@@ -135,8 +135,11 @@ def _status(folder: Path, run: RunData) -> dict[str, Any]:
 
 
 def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -> dict[str, Any]:
-    """Return the trainer state of the newest checkpoint. If the state in the output folder has at least as many steps,
-    return this state instead."""
+    """Read the trainer state: of the newest readable checkpoint, or of the output folder.
+
+    If both exist, return the state with more steps; if neither exists, {}. The names of the files that were read, and
+    problems, are added to `run`.
+    """
     found: dict[str, Any] = {}
     for checkpoint in newest_first(checkpoints):
         try:
@@ -167,7 +170,7 @@ def _recorded(folder: Path, run: RunData) -> Recorded:
 
 
 def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
-    """Return the rows of `metrics.jsonl` with the names of the log history: `train/loss` is `loss`."""
+    """Read the rows of `metrics.jsonl`; [] without the file. `train/loss` becomes `loss`, as in the log history."""
     try:
         lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -313,8 +316,10 @@ def _stage_name(number: Any) -> str:
 
 
 def _costs(values: Any) -> dict[str, Any] | None:
-    """Return the costs of a session with only the valid parts and callbacks; None if no part and no callback is
-    valid."""
+    """Return the recorded costs of a session without malformed entries; None if no entry is left.
+
+    Each entry of `parts` and `callbacks` must have a name and its seconds.
+    """
     if not isinstance(values, dict):
         return None
     parts = [each for each in _listed(values.get("parts")) if _has(each, {"part": str, **_SECONDS})]
@@ -334,7 +339,7 @@ def _has(value: Any, kinds: Mapping[str, Any]) -> bool:
 
 
 def differing(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of the arguments that differ between runs, without the output folder and the name."""
+    """Return the names of the arguments that differ between runs, except the output folder and the run name."""
     known = [run.arguments for run in runs if run.arguments]
     names = dict.fromkeys(name for arguments in known for name in arguments)
     written = {name: {json.dumps(each.get(name), sort_keys=True, default=str) for each in known} for name in names}

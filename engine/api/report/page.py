@@ -90,7 +90,7 @@ def _summary(runs: Sequence[RunData]) -> str:
 
 
 def charts_of(runs: Sequence[RunData]) -> dict[str, Lines]:
-    """Return the curves to draw, by title: loss, metrics, learning rate, gradient norm, values of every step."""
+    """Return the curves to draw, by title. They show the logged values, and recorded values of every step."""
     most = points_of_a_curve(runs)
     logged = dict.fromkeys(name for run in runs for name in run.curves if not name.endswith(_NOT_DRAWN))
     middle = [name for name in logged if name not in (*_FIRST, *_LAST)]

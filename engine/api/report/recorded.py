@@ -30,7 +30,9 @@ class Recorded:
 
 
 def read_recorded(path: Path) -> Recorded:
-    """Read a recording. Reading stops at an incomplete or damaged line, which a killed process may leave.
+    """Read a recording, and return the values that a report needs.
+
+    Reading stops at an incomplete or damaged line, which a killed process may leave.
 
     Raises:
         OSError: if the file cannot be read.

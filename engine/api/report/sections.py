@@ -109,7 +109,7 @@ def _checkpoints(run: RunData) -> str:
 
 
 def decisions(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a timeline of the decisions of each run, and a table of the last decisions."""
+    """Return a timeline of the evaluations, saves, deletions and stop of each run, and a table of the last ones."""
     return _of_each(runs, names, _decisions)
 
 

@@ -77,7 +77,7 @@ def _class(name: str) -> str:
 
 
 def digits(value: Any) -> str:
-    """Return a number with five significant digits; whole numbers with commas."""
+    """Return a number as text with five significant digits; a whole number with commas. Other values become text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) >= 1e4):
