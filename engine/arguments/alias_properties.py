@@ -15,7 +15,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class AliasProperties:
-    """Checks assignments to the arguments. Also supports a subclass that declares a field under an alias."""
+    """A base class that checks assignments to arguments, and lets a subclass declare a field under an alias."""
 
     _set: Any
     _check_assigned: Any

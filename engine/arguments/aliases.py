@@ -79,7 +79,7 @@ ELSEWHERE = {
 def not_an_argument(name: str, known: Iterable[str]) -> str:
     """Return the error text for an unknown argument name.
 
-    The text gives the nearest argument. For a setting of another object, such as `train_dataset`, it says where to set
-    the value.
+    The text suggests the nearest name in `known`. For a setting of another object, such as `train_dataset`, it says
+    where to set the value.
     """
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

@@ -55,7 +55,7 @@ def resolve_aliases(
 
     Args:
         kwargs: Names and values, as the user gives them.
-        known: Names that are not translated.
+        known: The names of the arguments. They are not translated.
         problems_of: A function that returns the problems of the values. It is called only if a name has a problem, so
             that one error lists all problems. The value of a misspelt name is checked as a value of the closest known
             name. Values of names from other libraries are not checked, because they have other types.

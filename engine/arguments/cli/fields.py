@@ -137,7 +137,7 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and a hidden argument for each alias with values of its own.
+    """Return the arguments of all classes, and a hidden argument for each alias that takes other values.
 
     The aliases are those of `TrainingArguments`. They are included only if this class or a subclass is given. `--help`
     does not show hidden arguments. For example, the alias `group_by_length` takes a bool, and its argument

@@ -25,10 +25,10 @@ _FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, 
 
 
 def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) -> list[Any]:
-    """Return the callbacks that texts describe, in order.
+    """Build the callbacks that texts describe, in order.
 
     Args:
-        texts: the callbacks.
+        texts: the texts, each with a name and its options.
         args: the training arguments, for functions and for plugins that read them.
         find: returns the class or function of a name.
 
@@ -47,7 +47,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
 
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
-    """Return the callbacks that a parsed text describes, and the problems of the text.
+    """Build the callbacks that a parsed text describes. Return them, and the problems of the text.
 
     If there is a problem, the list of callbacks is empty. The arguments `args` and `find` are the same as for `build`.
     """
@@ -110,7 +110,7 @@ def written(callbacks: Iterable[Any]) -> list[str]:
 
 
 def spec_of(callback: Any) -> Spec:
-    """Return a callback as a name and options.
+    """Convert a callback to the name of its class, and the options that differ from their defaults.
 
     Raises:
         ArgumentError: if a value cannot be written as text, or if the class of the callback is defined inside a

@@ -26,7 +26,7 @@ from .text import as_text, unknown_name
 
 
 def described(plugin: Plugin) -> dict[str, Any]:
-    """Return the description of a plugin for a manifest. This imports the plugin.
+    """Build the description of a plugin for a manifest. This imports the plugin.
 
     Raises:
         TrainbusError: if the plugin cannot be imported.
@@ -171,7 +171,7 @@ def _problem_of_name(name: str) -> str:
 
 
 def _handled_elsewhere() -> list[str]:
-    """Return the events that other installed plugins declare. A plugin may handle them."""
+    """Return the names of the events that installed plugins declare. Any plugin may handle these events."""
     found: list[str] = []
     for plugin in installed().values():
         found += (plugin.manifest() or {}).get("events", {})
