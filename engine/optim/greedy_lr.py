@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class WindowMean:
     """Mean of the last `window_size` values, from a running sum.
 
-    The running sum rounds as in transformers, so the schedules are equal bit for bit.
+    The running sum rounds as in transformers, so `GreedyLR` gives the learning rates of transformers, bit for bit.
     """
 
     def __init__(self, window_size: int) -> None:
@@ -43,8 +43,8 @@ class GreedyLR(LRScheduler):
     `cooldown` metrics. After `reset_start` reductions with all groups at their lowest learning rate, the schedule
     starts again with the initial learning rates.
 
-    Source: arXiv:2512.14527. The schedule decides and computes as the one in transformers 5.23 does. Each of the two
-    can load the state of the other.
+    Source: arXiv:2512.14527. The schedule decides and computes as the one in transformers 5.23 does. Each of these two
+    schedules can load the state of the other schedule.
 
     Args:
         optimizer: The optimizer whose groups change.
@@ -247,7 +247,7 @@ class GreedyLR(LRScheduler):
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the lists and dicts in a state, so that the run does not change a saved state."""
+    """Copy the lists and dicts in a value of a state, so that the run does not change a saved state."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return list(value) if isinstance(value, list) else value

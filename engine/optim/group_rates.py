@@ -12,17 +12,19 @@ from ...events.errors import ArgumentError, nearest
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter's name starts with a pattern, or matches the pattern as a regular expression."""
+    """Return whether a parameter's name starts with a pattern, read as plain text or as a regular expression."""
     return name.startswith(pattern) or re.match(pattern, name) is not None
 
 
 def with_own_rates(
     groups: Iterable[dict[str, Any]], model: nn.Module, rates: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Move parameters whose names match a pattern to groups with the pattern's learning rate.
+    """Build parameter groups. Parameters whose name matches a pattern get the learning rate of the pattern.
 
-    The given groups stay first, so that the run logs the learning rate of the parameters that do not move. A moved
-    parameter keeps the weight decay of its group. If several patterns match a name, the first pattern counts.
+    The result begins with copies of the given groups, without the matching parameters. The run logs the learning rate
+    of the first group, so it logs the rate of parameters that match no pattern. The new groups follow. A new group
+    has the parameters of one given group that match one pattern, and the weight decay of this given group. If several
+    patterns match a name, the first pattern counts.
 
     Args:
         groups: Parameter groups, each with `params` and `weight_decay`.

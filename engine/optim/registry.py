@@ -148,12 +148,12 @@ _BNB_RMSPROP = OptimizerSpec(
 
 
 def _paged(spec: OptimizerSpec) -> OptimizerSpec:
-    """Return the row of the paged variant of a bitsandbytes optimizer. Its state can move to host memory."""
+    """Build the row of the paged variant of a bitsandbytes optimizer. The paged state can move to host memory."""
     return _with_defaults(spec, is_paged=True)
 
 
 def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
-    """Return the row of the 8-bit variant of a bitsandbytes optimizer. Its state needs a quarter of the memory."""
+    """Build the row of the 8-bit variant of a bitsandbytes optimizer. The 8-bit state has a quarter of the size."""
     assert spec.state_bytes is not None
     eight_bit = _with_defaults(spec, optim_bits=8)
     return replace(eight_bit, state_bytes=spec.state_bytes / 4, embeddings_in_32_bits=True)
@@ -337,7 +337,7 @@ OTHER_SHAPE_DEPENDENT = ("apollo", "came", "galore", "lamb", "lars", "lomo", "mu
 
 
 def name_of(optim: Any) -> str:
-    """Return the name of an optimizer as text. The argument may be a member of a string enum, also of transformers."""
+    """Return the name of an optimizer as text. `optim` is a text or a member of a string enum, also of transformers."""
     return str(getattr(optim, "value", optim))
 
 

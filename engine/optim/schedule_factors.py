@@ -41,7 +41,7 @@ def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
 
 
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
-    """Linear warmup, then linear decay to 0: max(0, (T - t) / (T - W)).
+    """Return the factor of a linear warmup, then a linear decay to 0: max(0, (T - t) / (T - W)).
 
     The docstring of the module defines the symbols. Source: BERT, arXiv:1810.04805, appendix A.2.
     """
@@ -51,10 +51,10 @@ def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> floa
 
 
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
-    """Linear warmup, then cosine decay: (1 + cos(2 pi p num_cycles)) / 2. After the last step the cosine continues.
+    """Return the factor of a linear warmup, then a cosine decay: (1 + cos(2 pi p num_cycles)) / 2.
 
-    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. Source: SGDR without restarts,
-    arXiv:1608.03983, equation 5.
+    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the cosine
+    continues. Source: SGDR without restarts, arXiv:1608.03983, equation 5.
 
     Args:
         num_cycles: Number of cosine waves. The default, half a wave, ends at 0.
@@ -66,8 +66,9 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
 
 
 def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
-    """Linear warmup, then `num_cycles` cosine decays from 1 to 0: (1 + cos(pi ((p num_cycles) mod 1))) / 2.
+    """Return the factor of a linear warmup, then `num_cycles` cosine decays from 1 to 0.
 
+    A decay is (1 + cos(pi ((p num_cycles) mod 1))) / 2.
     p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the factor is 0.
     Source: SGDR, arXiv:1608.03983, equation 5.
     """
@@ -88,7 +89,7 @@ def polynomial(
     lr_end: float = 1e-7,
     power: float = 1.0,
 ) -> float:
-    """Linear warmup, then polynomial decay: ((lr_init - lr_end) (1 - p) ** power + lr_end) / lr_init.
+    """Return the factor of a warmup, then a polynomial decay: ((lr_init - lr_end) (1 - p) ** power + lr_end) / lr_init.
 
     p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the learning rate
     is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
@@ -119,7 +120,7 @@ def polynomial(
 
 
 def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
-    """Linear warmup, then inverse square root decay: 1 / sqrt((t - W + timescale) / timescale).
+    """Return the factor of a warmup, then an inverse square root decay: 1 / sqrt((t - W + timescale) / timescale).
 
     t is the step, and W is `num_warmup_steps`. Source: `rsqrt` of big_vision (Scaling Vision Transformers,
     arXiv:2106.04560, section 3.5).
@@ -168,9 +169,9 @@ def cosine_with_min_lr(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> float:
-    """Cosine decay to a lowest learning rate: c (1 - m) + m, with the factor c of `cosine` and m = min_lr / lr_init.
+    """Return the factor of a linear warmup, then a cosine decay to m = min_lr / lr_init: c (1 - m) + m.
 
-    Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
+    c is the factor of `cosine`. Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
@@ -200,7 +201,7 @@ def cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> float:
-    """`cosine_with_min_lr` with p = (t - W + 1) / (T - W), so that no step has a learning rate of 0.
+    """Return the factor of `cosine_with_min_lr`, with p = (t - W + 1) / (T - W) and another warmup.
 
     t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
     reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate` the warmup is (t + 1) / W. Source:

@@ -203,7 +203,7 @@ class LinearDecayWithWarmup(LambdaLR):
     Args:
         optimizer: The optimizer.
         total_steps: Length of the run in optimizer steps.
-        warmup: Length of the warmup: an int in optimizer steps, or a float below 1 as a fraction of `total_steps`.
+        warmup: Length of the warmup: an int in optimizer steps, or a float from 0 to 1 as a fraction of `total_steps`.
         last_epoch: Index of the last step; -1 means a new run.
 
     Raises:
