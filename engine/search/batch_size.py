@@ -36,10 +36,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_explained(run: Run) -> Iterator[None]:
-    """With several ranks, replace torch's out-of-memory error with an error that names the remedy.
+    """In a `with` block, replace torch's out-of-memory error with an error that names the remedy.
 
-    A single process starts again with a smaller batch. One of several ranks cannot do this, because the other ranks may
-    be inside a collective of the same step.
+    This applies to several ranks with `auto_find_batch_size`. A single process starts again with a smaller batch. One
+    of several ranks cannot do this, because the other ranks may be inside a collective of the same step.
 
     Raises:
         ArgumentError: if a batch does not fit in memory.
@@ -60,7 +60,10 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
 
     Args:
         run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.
-        train: a function that makes one attempt.
+        train: a function that makes one attempt, with the current `train_batch_size` of the run.
+
+    Returns:
+        The result of the attempt that fits.
 
     Raises:
         ArgumentError: if a batch of one sample does not fit.

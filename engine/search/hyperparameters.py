@@ -74,7 +74,7 @@ class TrialTrainer(Protocol):
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> TrialTrainer:
-        """Return a trainer built from inputs, with the attributes that the user's class set on another trainer."""
+        """Build a trainer from inputs, and from the attributes that the user's class set on another trainer."""
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Return a new model."""
@@ -137,7 +137,7 @@ class Search:
         return self.inputs.training_arguments
 
     def new_model(self, trial: Any = None) -> nn.Module:
-        """Return the model that the user's `model_init` makes for a trial."""
+        """Build a model with the user's `model_init`. A `model_init` with a parameter receives the trial."""
         trainer = object.__new__(self.trainer_class)
         vars(trainer).update(self.attributes)
         return trainer.call_model_init(trial)
@@ -148,7 +148,10 @@ class Search:
         return isinstance(self.direction, list)
 
     def single_direction(self, library: str) -> str:
-        """Return the direction, for a library that supports one objective and one process per trial only.
+        """Check that a search has one objective and one process per trial. Return the direction of the objective.
+
+        Args:
+            library: the name of the library that requires this, for the error.
 
         Raises:
             ArgumentError: for several objectives or several ranks.
@@ -160,19 +163,19 @@ class Search:
         return self.direction
 
     def name_of(self, trial: Any, run_id: Any) -> str:
-        """Return the name of a trial and its output folder: the result of `hp_name`, else `run-<run_id>`."""
+        """Return the name of a trial and of its output folder: the result of `hp_name`, by default `run-<run_id>`."""
         return f"run-{run_id}" if self.hp_name is None else self.hp_name(trial)
 
     def objective_of(self, trial: Any, name: str, values: Mapping[str, Any], reporter: Reporter) -> Any:
-        """Train a trial and return the objective of its last evaluation.
+        """Train a model with the hyperparameters of a trial, and return the objective of the last evaluation.
 
-        If the training made no evaluation, this method evaluates at its end.
+        If the training makes no evaluation, this method evaluates after the training.
 
         Args:
             trial: what `model_init` receives, if it takes a parameter.
             name: the name of the trial.
             values: the hyperparameters of the trial.
-            reporter: a callback that keeps the last objective.
+            reporter: a callback that keeps the objective of the last evaluation.
         """
         trainer = self.trainer_for(name, values)
         trainer.add_callback(reporter)
@@ -183,7 +186,11 @@ class Search:
             return reporter.objective
 
     def trainer_for(self, name: str, values: Mapping[str, Any]) -> TrialTrainer:
-        """Return a new trainer for a trial, with the trial's values and its own output folder.
+        """Build the trainer of a trial.
+
+        Args:
+            name: the name of the trial, also the name of its output folder.
+            values: the hyperparameters of the trial.
 
         Raises:
             ArgumentError: if the values cannot be used. The error names the trial.
@@ -246,12 +253,12 @@ def _ended(trainer: TrialTrainer) -> Iterator[None]:
 
 
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
-    """Return the user's arguments with some values replaced.
+    """Build a copy of the user's arguments with some values replaced.
 
     All checks run again, and derived values are computed again.
 
-    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths keep the working
-    folder of the user's arguments.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16` for an integer. Relative paths keep
+    the working folder of the user's arguments.
 
     Raises:
         ArgumentError: for an unknown name, or for a value of the wrong type. The error suggests the nearest name.
@@ -266,7 +273,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 
 
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the values that callbacks set in place of the user's arguments, and log them.
+    """Ask callbacks for values that replace the user's arguments. Log and return them: argument -> value.
 
     Rank 0 asks the callbacks and sends the values to all ranks, because only rank 0 may know the values of a sweep.
 
@@ -306,6 +313,10 @@ def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[st
 
     The function uses the store of the process group instead of a collective. If only rank 0 has a callback that sets
     arguments, the other ranks do not call the function. In a collective, rank 0 would wait for them forever.
+
+    Args:
+        ranks: the process group.
+        value: the values that replace arguments, by argument, and the text of an error; empty without an error.
     """
     store = ranks.store
     if store is None:
@@ -340,10 +351,10 @@ def default_compute_objective(metrics: dict[str, Any]) -> Any:
 
 
 def checked_direction(direction: Any) -> str | list[str]:
-    """Return a direction, or a list of directions as plain strings.
+    """Check a direction, or each direction of a list. Return the direction or the list as plain strings.
 
     Raises:
-        ArgumentError: for an unknown direction, with the nearest known name.
+        ArgumentError: for a direction other than `minimize` and `maximize`. The error shows the nearest name.
     """
     for each in direction if isinstance(direction, (list, tuple)) else [direction]:
         if each not in DIRECTIONS:
