@@ -183,7 +183,7 @@ class Run:
     # Wrapping and releasing the model.
 
     def wrap(self, model: nn.Module) -> None:
-        """Set the model that the run calls to a wrapped model. `run.model` stays the user's model."""
+        """Make the run call a wrapped model. `run.model` stays the user's model."""
         self.model_wrapped = model
 
     def unwrap(self) -> None:
@@ -191,19 +191,19 @@ class Run:
         self.model_wrapped = self.model
 
     def replace_model(self, model: nn.Module) -> None:
-        """Use another model, unwrapped."""
+        """Set `run.model` to another model. The run calls it without a wrapper."""
         self.model = self.model_wrapped = model
 
     def replace_state(self, state: TrainerState) -> None:
-        """Use another trainer state. Each training begins with a new state."""
+        """Set `run.state` to another trainer state. Each training begins with a new state."""
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:
-        """Use other arguments. A program may replace them between trainings."""
+        """Set `run.args` to other arguments. A program may replace its arguments between trainings."""
         self.args = args
 
     def use_processor(self, processing_class: Any) -> None:
-        """Use another tokenizer or processor. Checkpoints save it with the model."""
+        """Set `run.processing_class`, the tokenizer or processor. Checkpoints save it with the model."""
         self.processing_class = processing_class
 
     def use_batch_size(self, samples: int) -> None:
@@ -211,7 +211,7 @@ class Run:
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Restore the last step from a dict with its `grad_norm` and `learning_rate`. A missing key restores None."""
+        """Set the `grad_norm` and `learning_rate` of the last step to the values in a dict. A missing key sets None."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -227,7 +227,7 @@ class Run:
         self.session.randomness = rng_states
 
     def rng_states(self) -> dict[str, Any]:
-        """Return all RNG states. The key `own` has the states of generators inside datasets, collator and sampler."""
+        """Return the RNG states of Python, numpy and torch. The key `own` has those of data, collator and sampler."""
         return {**random_states(), "own": self.services.data_generators().read()}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
@@ -260,13 +260,13 @@ class Run:
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Give an evaluation its own record in a `with` block. Then restore the record of the outer evaluation.
+        """Set `run.evaluation` to a new record in a `with` block. Then restore the record of an outer evaluation.
 
         Args:
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the prefix of each dataset, such as `eval_math`.
-            foreign: whether other data than the trainer's eval datasets gets the metric names of these datasets.
+            foreign: whether the metrics have the names of the trainer's eval datasets, but come from other data.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -287,7 +287,7 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics by which callbacks may decide, if they were measured at this step; else an empty dict."""
+        """Return the metrics by which callbacks decide, if `step` is the last evaluated step; else an empty dict."""
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -349,14 +349,14 @@ class Run:
         self.losses = Losses(self.state.global_step, self.args.device, self.ranks.gather)
 
     def summary(self) -> dict[str, Any]:
-        """Return the dict of `train_summary`, such as runtime and throughput. A session computes it only once."""
+        """Compute runtime, throughput, FLOPs and mean loss of the training. Later calls return the same dict."""
         session = self.session
         if not session.summary:
             session.summary = train_summary(self, session.first_step, session.began[0])
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return what `clock` counts, for filters such as `every`: the step, the steps done, the epoch, or `calls`."""
+        """Return the count of a clock: the step in progress, the finished steps, the epoch, or the announcements."""
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:
@@ -366,7 +366,7 @@ class Run:
         return calls
 
     def moment(self, place: Place) -> Moment:
-        """Return the progress that triggers compare with, at the end of a step or of an epoch."""
+        """Return the progress of the run, for triggers. `place` says whether a step or an epoch ends now."""
         state = self.state
         step, max_steps = state.global_step, state.max_steps
         last = step >= max_steps or (self.control.should_training_stop and not self._interrupted())

@@ -112,7 +112,7 @@ def _step(optimizer: Optimizer) -> bool:
 
 
 def _has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether `optimizer.step` may run code outside of torch. It could read or change the parameter groups."""
+    """Return whether `optimizer.step` may run code outside of torch. Such code may use the parameter groups."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
     return any(hooks) or not type(optimizer).__module__.startswith("torch.optim.")
 
@@ -130,7 +130,7 @@ def _model_state(model: nn.Module) -> dict[str, torch.Tensor] | None:
 
 
 def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load weights by name. Return the missing names and the unexpected names."""
+    """Load weights by name. Return the names that `state` lacks, and the names that the model lacks."""
     missing, unexpected = model.load_state_dict(state, strict=False)
     return missing, unexpected
 

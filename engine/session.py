@@ -69,7 +69,7 @@ def _drop_requests(run: Run) -> None:
 
 
 def _announce_ending(run: Run, event: str) -> None:
-    """Announce an event of a session that failed. A second error is logged and does not replace the first."""
+    """Announce an event at the end of a failed session. If a handler fails, log its error and raise nothing."""
     try:
         run.announce(event)
     except BaseException as error:  # also Ctrl-C: all resources are closed, and the original error is raised

@@ -80,7 +80,7 @@ class Stepper:
         """Whether the current batch is the last of its step."""
 
     def step(self, window: Window) -> None:
-        """Make one step from the batches of a window: forward and backward of each batch, then the update."""
+        """Make one optimizer step from its batches, the window: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
         record, activity, marks = run.step, self.activity, self.marks
         named = run.bus.named  # read in each step, because a handler may be attached during the run

@@ -134,7 +134,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> Trainer:
-        """Return a trainer built from inputs, without the constructor of a subclass.
+        """Build a trainer from inputs, without a call of the constructor of a subclass.
 
         Args:
             inputs: the inputs.
