@@ -87,7 +87,12 @@ def _short(part: str) -> str:
 
 
 def _contradicts(annotated: tuple[type, ...] | None, expected: str) -> bool:
-    """Return whether the classes of an annotation are certainly wrong for a type of the catalogue."""
+    """Return whether the classes of an annotation are certainly wrong for a type of the catalogue.
+
+    Args:
+        annotated: the classes; None if the annotation allows anything, which is never wrong.
+        expected: the type as text, such as `torch.Tensor | None`.
+    """
     if annotated is None:
         return False
     values = _expected_classes(expected)
@@ -112,7 +117,12 @@ def _related(annotated: type, value: type) -> bool:
 
 
 def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | None:
-    """Return the classes that an annotation allows; None if it allows anything or cannot be resolved."""
+    """Return the classes that an annotation allows; None if it allows anything or cannot be resolved.
+
+    Args:
+        annotation: the annotation, as a type or as text.
+        names: the global names of its module, to evaluate a text.
+    """
     if isinstance(annotation, str):
         annotation = resolved(annotation, names)
     origin = typing.get_origin(annotation)

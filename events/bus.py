@@ -1,4 +1,4 @@
-"""The event bus. It calls handlers in order, records the author of each flag write, and handles their exceptions."""
+"""The event bus. It calls handlers in order, records the author of each flag write, and handles exceptions."""
 
 from __future__ import annotations
 

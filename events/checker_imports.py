@@ -21,7 +21,7 @@ _ROOT = __name__.partition(".")[0]
 def checker_imports(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the objects that a module imports only for type checkers: name -> object.
 
-    Names of modules that the program has not imported are left out. No object of a class in them can exist yet.
+    A name from a module that the program has not imported is left out. No object of its classes can exist yet.
 
     Args:
         names: the global names of the module, with `__file__` and `__package__`.
@@ -56,7 +56,7 @@ def _object(module: str, attribute: str, package: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _read(place: str, changed: int) -> tuple[tuple[str, str, str], ...]:
-    """Return the imports below `if TYPE_CHECKING:` in a file, as tuples (name, module, attribute).
+    """Read the imports below `if TYPE_CHECKING:` in a file. Return tuples (name, module, attribute).
 
     The attribute is empty if the name stands for the module itself. A result is cached until the file changes.
 

@@ -47,7 +47,7 @@ class CheckpointError(TrainbusError, OSError, ValueError):
 
 
 class EvaluationStopped(TrainbusError):
-    """A handler of `on_prediction_step` ends an evaluation.
+    """A handler of `on_prediction_step` raises this error to end an evaluation.
 
     In training, the run continues without the metrics of this evaluation.
     """

@@ -107,7 +107,10 @@ def _refuse_suspended(handler: Handler, label: str) -> None:
 
 
 def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -> None:
-    """Raise an error for a method without `self`, because its first parameter would receive the callback."""
+    """Raise an error for a method without `self`, because its first parameter would receive the callback.
+
+    `known` holds the names of the parameters of the event.
+    """
     code = getattr(getattr(handler, "__func__", None), "__code__", None)
     if code is None or (not code.co_argcount and code.co_flags & inspect.CO_VARARGS):
         return
@@ -189,7 +192,13 @@ def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
-    """Return whether a handler with `**kwargs` takes args, state and control by position. Their names may differ."""
+    """Return whether a handler with `**kwargs` takes args, state and control by position. Their names may differ.
+
+    Args:
+        parameters: all parameters of the handler.
+        positional: the parameters that a call can pass by position.
+        known: the names of the parameters of the event.
+    """
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.name in POSITIONAL for parameter in parameters):
         return False
     first = [parameter.name for parameter in positional[: len(POSITIONAL)]]

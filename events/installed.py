@@ -69,7 +69,7 @@ class Plugin:
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Return the row of this plugin in the plugin manifest.
+        """Read the row of this plugin from the plugin manifest.
 
         Return None if the package has no manifest, or if the row is missing, invalid or outdated.
         """
@@ -93,7 +93,7 @@ class Plugin:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> TrainbusError:
-        """Return an error that names the plugin, for an exception that its code raised."""
+        """Return an error that names the plugin, for an exception that the code of the plugin raised."""
         kind = "command" if self.entry.group == COMMAND_GROUP else "plugin"
         leave_out = f", or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}" if kind == "plugin" else ""
         return TrainbusError(
@@ -150,7 +150,7 @@ def _entries(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=8)
 def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group. Reading them is slow, so the result is cached until a folder changes.
+    """Read the entry points of a group. Reading is slow, so the result is cached until a folder changes.
 
     Args:
         group: the entry-point group.
@@ -186,7 +186,7 @@ def module_file(module: str) -> Path | None:
 
 
 def manifest_of(module: str) -> Mapping[str, Any]:
-    """Return the plugin manifest of the package of a module; an empty dict if there is no readable manifest.
+    """Read the plugin manifest of the package of a module; return an empty dict if there is no readable manifest.
 
     The manifest is in the folder of the module's package or of a parent package. The nearest manifest counts.
     """

@@ -1,4 +1,4 @@
-"""Isolation: a run can continue although a callback fails or is slow. A summary names these callbacks and the steps.
+"""Isolation: a run can continue although a callback fails or is slow. A summary lists each of these callbacks.
 
 A callback with `on_error="raise"` and without a budget is called directly, so isolation costs no time for its events.
 """
@@ -136,8 +136,8 @@ class Isolation:
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the text for the end of a run. It has each reported callback and the first traceback of this callback.
-        It is empty if no callback is reported."""
+        """Return the text for the end of a run. It lists each callback that failed or exceeded its budget, with
+        the traceback of its first failure. The text is empty if there is no such callback."""
         lines = []
         for record in self.failures.values():
             if record.is_reported:
@@ -309,7 +309,10 @@ class Meter:
 
 
 def is_thinned(event: Event) -> bool:
-    """Return whether a callback that `Isolation.thin` thins misses some announcements of an event."""
+    """Return whether `over_budget="thin"` lets a slow callback miss some announcements of an event.
+
+    True for events whose clock counts steps, for `on_prediction_step` and for `on_log`.
+    """
     return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
 
 

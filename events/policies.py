@@ -77,6 +77,10 @@ def ending(label: str, step: int, policy: Policy) -> str:
 def policy_of(text: Any, label: str) -> Policy:
     """Return the policy that a value of `on_error` names.
 
+    Args:
+        text: the value, such as `retry(3)`.
+        label: the id of the callback or handler, for errors.
+
     Raises:
         SubscriptionError: for an unknown or incomplete value. The error shows the nearest known name.
     """
@@ -134,6 +138,11 @@ class Budget:
 
 def budget_of(text: str, remedy: str, label: str) -> Budget:
     """Return the budget that a text such as `2%`, `200us` or `1.5ms` names.
+
+    Args:
+        text: a share of the time of a step, or a time per step.
+        remedy: the value of `over_budget`, which says what happens to a callback that exceeds its budget.
+        label: the id of the callback, for errors.
 
     Raises:
         SubscriptionError: for another form, a budget of 0, or an unknown remedy.
