@@ -24,7 +24,7 @@ class Cadence(Callback):
     The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`. The
+    A run cannot have two instances with the same flag and variant, unless one of their triggers is `never()`. The
     variant is the name of an additional instance, such as the prefix of a second `Log`.
     """
 
@@ -53,7 +53,7 @@ class Cadence(Callback):
 
     @property
     def local(self) -> bool:  # type: ignore[override]
-        """Whether the trigger reads the clock. If so, only rank 0 decides, because the clocks of the ranks differ."""
+        """Whether the trigger reads the clock. If so, only rank 0 checks the trigger, because clocks differ."""
         return self.trigger.clocked
 
     def conflict_with(self, other: Callback) -> str:

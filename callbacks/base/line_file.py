@@ -52,8 +52,9 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def free_name(path: Path) -> Path:
-    """Return a file name with a number that is not used yet: for `metrics.jsonl` it is `metrics-1.jsonl`, then
-    `metrics-2.jsonl` and so on.
+    """Return the first numbered path that does not exist.
+
+    For `metrics.jsonl`, the numbered paths are `metrics-1.jsonl`, `metrics-2.jsonl` and so on.
     """
     number = 1
     while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():

@@ -41,14 +41,13 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    The function also returns None for an evaluation of other data whose metrics have the same names: see
-    `EvaluationRecord.decides`.
+    The function also returns None if callbacks must not use the evaluation to decide: see `EvaluationRecord.decides`.
 
     Args:
         metric: the full name of the metric.
         metrics: the metrics of one evaluation.
         run: the run that the evaluation belongs to.
-        reader: the callback that reads the metric. The error names it.
+        reader: the name of the callback that reads the metric, for the error.
 
     Raises:
         ArgumentError: if this evaluation must measure the metric but does not, or if its value is not a number. The
@@ -82,6 +81,13 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
+    The function checks nothing if the run plans no evaluations, or if `may_be_added` returns True.
+
+    Args:
+        metric: the full name of the metric.
+        run: the run.
+        reader: the name of the callback that reads the metric, for the error.
+
     Raises:
         ArgumentError: if no evaluation will measure the metric. The error lists the metrics that exist.
     """
@@ -110,6 +116,10 @@ def may_be_added(metric: str, run: Run) -> bool:
 def require_evaluations(run: Run, reader: str) -> None:
     """Check that the run makes evaluations. The arguments, a callback or a function of the user can request them.
 
+    Args:
+        run: the run.
+        reader: the name of the callback that needs evaluations, for the error.
+
     Raises:
         ArgumentError: if no evaluation is requested.
     """
@@ -134,7 +144,11 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return a metric's value as a float. Raise ArgumentError if it is text, also `"0.5"`, or cannot be a float."""
+    """Convert the value of a metric to a float. `reader`: the name of the callback that reads it, for the error.
+
+    Raises:
+        ArgumentError: if the value is text, even a number such as `"0.5"`, or if `float` cannot convert it.
+    """
     try:
         if not isinstance(value, str):
             return float(value)

@@ -56,7 +56,7 @@ class MissingLogits(torch.Tensor):
 
 
 def changed_logits(model: str) -> ModelError:
-    """Return the error to raise if code needs the missing logits of a model. `model` is the class name."""
+    """Build the error for code that reads or changes the missing logits of a model. `model`: the name of its class."""
     return ModelError(
         f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
         "cap, a scale or a loss of its own. Leave the callback out."

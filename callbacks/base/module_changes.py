@@ -46,10 +46,10 @@ def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) ->
 
 
 def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[], object]) -> Callable[[], None]:
-    """Call a function that changes modules, and return a function that undoes it.
+    """Call `change`, which changes modules of a model, and return a function that undoes the changes.
 
-    Copies and pickles of the modules lack the attributes that the function set, and the forward hooks that it
-    registered. To undo, `undo` is called first. Then each attribute gets its former value, and the hooks are removed.
+    Copies and pickles of the modules lack the attributes that `change` set, and the forward hooks that it registered.
+    The returned function calls `undo`. Then it gives each attribute its former value, and removes the hooks.
     """
     before = [(module, dict(vars(module)), {*module._forward_hooks}) for module in model.modules()]
     change()
@@ -95,9 +95,9 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
 class _Changes:
     """The changes of one module that are not undone yet.
 
-    An instance is the `__getstate__` of its module. `copy` and `pickle` call it, because they look this method up in
-    the module and not in its class. The state lacks the changes, because a copy with the replaced forward would compute
-    with the weights of the original module.
+    The attribute `__getstate__` of the module is this object. `copy` and `pickle` call the object to get the state of
+    the module. The state lacks the changes, because a copy with the replaced forward would compute with the weights of
+    the original module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -130,7 +130,11 @@ class _Changes:
         vars(self.module)[name] = value
 
     def unset(self, name: str, value: Any) -> None:
-        """Undo one `set`: the attribute gets the value of the last `set` that is not undone, or its former value."""
+        """Undo the call `set(name, value)`.
+
+        The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets the
+        value that it had before the first `set`.
+        """
         values = self.values.get(name, [])
         if not any(each is value for each in values):
             return

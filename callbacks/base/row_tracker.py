@@ -63,7 +63,7 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the run had a row when it opened. The n-th call for a step means the n-th row of this step."""
+        """Return whether the opened run already had the n-th row of `step`. n: the number of calls with this step."""
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
@@ -120,7 +120,7 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Collect the values for the service. Return a function that opens the run; the worker calls this function."""
+        """Read the settings in `run`. Return a function that opens the tracker's run. The worker thread calls it."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
@@ -215,7 +215,7 @@ class RowTracker(Callback):
             self._put(row, step, True, time.time())
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which calls `opens` to open the run, and wait for a time for its first attempt."""
+        """Start the worker thread, which opens the run with `opens`. Wait up to `opening_timeout` for the first try."""
 
         def open_run() -> None:
             session = opens()
@@ -234,7 +234,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Report the training to the open run. If `opening` needs another run, close this one and open the other."""
+        """Write the training to the open tracker run, or close this run and open the one that `opening` needs."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -250,7 +250,7 @@ class RowTracker(Callback):
         """Write the settings of the training to a run that is open already."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log history with rows that the service may lack; () for a new run."""
+        """Return the log entries to write again if the service lacks their rows; () for a new run."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -285,7 +285,7 @@ class RowTracker(Callback):
             self._put(row, self._step, self._repeats, self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Let the worker write a row, except if `repeated` and the run has the row. `logged_at`: seconds since 1970."""
+        """Let the worker write a row. If `repeated`, skip a row that the run has. `logged_at`: seconds since 1970."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -319,7 +319,7 @@ class RowTracker(Callback):
         self.run_id = self._session.run_id  # the session may open another run: see `flush`
 
     def flush(self) -> None:
-        """Write the rows that wait, before the program finishes the tracker's run itself, as with `wandb.finish()`.
+        """Write the waiting rows. Call it before your program finishes the tracker's run, as with `wandb.finish()`.
 
         Later rows go to a new run, or to a new part of the same run, which the session opens.
         """
@@ -385,7 +385,7 @@ class RowTracker(Callback):
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
-    """Finish the run of a tracker if it is still open when the program ends. The last opened tracker finishes first."""
+    """At the end of the program, finish the run of a tracker if it is open. The last opened tracker finishes first."""
     reference = weakref.ref(tracker)
 
     def finish() -> None:

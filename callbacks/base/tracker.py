@@ -20,8 +20,9 @@ from ...events.state import TrainerState
 class Tracker(Callback):
     """Reports logged values to one run of a tracker, on rank 0, from the training thread.
 
-    The tracker's run opens when there is something to report. A resumed training, and an evaluation after it, report
-    to the same run: its id is in the callback state. A subclass implements `open`, `report` and `leave`.
+    The tracker's run opens when training begins, or earlier, at the first log. A resumed training, and an
+    evaluation after the training, report to the same run. The id of the tracker's run is in the callback state. A
+    subclass implements `open`, `report` and `leave`.
     """
 
     stage = Stage.REPORT
