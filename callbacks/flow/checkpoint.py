@@ -223,25 +223,25 @@ class Checkpoint(Cadence):
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
     def _complete(self, run: Run) -> None:
-        """Wait for the thread that writes a checkpoint, and announce this checkpoint."""
+        """Wait for the thread that writes a checkpoint. If it succeeds, call the handlers of `on_commit`."""
         written, self._writing = self._writing, None
         if self._guarded(run, self._writer.wait) and written is not None:
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, but not the watchers of the bus.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, without a record of this event.
 
         The speed of the thread decides at which step this happens. Traces and recordings of equal runs stay equal,
-        because their watchers do not see this event.
+        because they do not contain this event.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:
             run.bus.call(calls, "on_commit", run, {"checkpoint": written})
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
-        """Call `work`, which may fail on the disk, and return whether it succeeded.
+        """Call `work`, which checks the disk, saves, or waits for a write. Return False if it raised a CheckpointError.
 
-        `on_save_error` decides whether a `CheckpointError` is raised or logged.
+        With `on_save_error="raise"`, the error is raised. Otherwise it is logged as a warning.
         """
         try:
             work()
@@ -296,7 +296,7 @@ class Checkpoint(Cadence):
             run.announce("on_delete", checkpoint=record, saved_step=step)
 
     def _tell_unmeasured(self, run: Run, found: list[Any]) -> None:
-        """Warn once if `Keep(best=...)` selects nothing, because no checkpoint has the metric."""
+        """Warn once if `Keep(best=...)` keeps nothing, because none of the checkpoints in `found` has the metric."""
         metric = _best_metric(run).name
         if not self.keep.best or self._told_unmeasured or not found or any(metric in each.metrics for each in found):
             return
@@ -311,13 +311,13 @@ class Checkpoint(Cadence):
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:
-    """Call a function on every rank and return its result on this rank. If it fails on one rank, all ranks raise."""
+    """Call `work` and return its result. All ranks must call `on_all`. If `work` fails on a rank, all ranks raise."""
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]
 
 
 def _best_metric(run: Run) -> BestMetric:
-    """Return the metric of the callback that chooses the best model; `eval_loss` if there is none."""
+    """Return the metric by which a callback chooses the best model; `eval_loss` if no callback chooses it."""
     choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
     return (choosers[0].best_metric if choosers else None) or BestMetric()

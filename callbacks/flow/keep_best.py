@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def improves(value: float, best: float | None, greater: bool) -> bool:
-    """Return whether a value is better than the best so far. NaN is never better."""
+    """Return whether a value is better than the best so far. NaN is never better. `greater`: greater is better."""
     if value != value:
         return False
     return best is None or (value > best if greater else value < best)
@@ -33,8 +33,8 @@ class KeepBest(Callback):
     """Tracks the best value of a metric, saves the model with this value, and loads this model when training ends.
 
     Set `load_best_model_at_end=True`, or add `KeepBest("f1", mode="max")` to the callbacks. If an evaluation gives a
-    new best value, the callback requests a checkpoint. So the best model is always on disk, for all intervals of
-    evaluations and saves. A run can have only one `KeepBest`.
+    new best value, the callback requests a checkpoint. So the best model is always on disk, even if evaluations
+    and saves have different intervals. A run can have only one `KeepBest`.
 
     Raises:
         ArgumentError: if no evaluation measures the metric, or if a second callback chooses the best model.

@@ -115,7 +115,7 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
     """Return the trigger for a strategy of the arguments, such as `logging_strategy`.
 
     Args:
-        strategy: `no`, `epoch` or `steps`. With `steps` the last planned step is due too.
+        strategy: `no`, `epoch` or `steps`. With `steps`, the trigger is also due at the last planned step.
         steps: the interval of `steps`; below 1, a fraction of the run. Default: 500.
         after: the trigger is not due before this number of steps or epochs.
         times: the minimum number of times that the trigger is due in a run, for the strategy `steps`. 0: no minimum.
