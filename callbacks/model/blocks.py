@@ -91,7 +91,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks below a module, each with its number of weight elements outside of its inner blocks."""
+    """Yield the blocks below a module, each with its number of weight elements outside of its inner blocks.
+
+    A block has at least `least` of these elements. A container, such as `nn.ModuleList`, is not a block.
+    """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]
         yield from inside
@@ -121,7 +124,7 @@ def _collect_owners(
 
 
 def own_modules(block: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the modules of a block, itself included, without the modules of its inner blocks."""
+    """Yield a block and the modules in it, without its inner blocks. `blocks`: all blocks of the model."""
     yield block
     for child in block.children():
         if child not in blocks:

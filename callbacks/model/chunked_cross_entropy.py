@@ -198,7 +198,10 @@ def _is_usual(loss: Any) -> bool:
 
 
 def _name_of(kind: type) -> str:
-    """Return the name of a class. `Linear` gets the name of its module, because adapters also have such classes."""
+    """Return the name of a class, for an error.
+
+    For a class `Linear`, the name includes the Python module, because libraries of adapters have a class `Linear` too.
+    """
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__name__ == "Linear" else kind.__name__
 
 
