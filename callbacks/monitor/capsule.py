@@ -162,7 +162,10 @@ class Capsule(Callback):
 
 
 def _described(run: Run, batches: int) -> dict[str, Any]:
-    """Return the values in the description of a capsule that do not depend on the failure."""
+    """Return the part of a capsule's description that does not depend on the failure: samples, ranks, command line.
+
+    `batches` is the number of batches of the step so far.
+    """
     ranks = {"rank": run.ranks.rank, "world_size": run.ranks.world_size}
     return {"samples": dataset_indices(run, range(batches)), **ranks, **command_line()}
 

@@ -140,7 +140,8 @@ def _end_of(error: BaseException | None) -> str:
 def _parts(run: Run) -> dict[str, float]:
     """Return the seconds that this session spent in evaluations, in saves, and in waits for data or other ranks.
 
-    The timeline measures the parts of one ordinary step in seven, so `waiting` is an estimate.
+    The timeline measures the parts of only one in seven steps without logs, evaluations or saves. So `waiting` is an
+    estimate.
     """
     timeline = run.bus.timeline
     parts = timeline.sums().parts

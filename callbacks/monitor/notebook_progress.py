@@ -143,7 +143,7 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logged values by the names of the table columns. Return {} for the summary of a training."""
+    """Return the cells of a table row: column name -> logged value. Return {} for the summary of a training."""
     if "train_runtime" in logs:
         return {}
     return {

@@ -175,8 +175,8 @@ def _new_bar(**options: Any) -> Any:
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then each value with up to four digits.
 
-    The line leaves out logged speeds, except for the speed of the whole training. It also shows the pace of the
-    training.
+    The line leaves out logged speeds, because `Progress` adds the speed of the session. The line of a whole training
+    has its logged speeds.
 
     Args:
         logs: name -> value.

@@ -293,7 +293,7 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a scalar for a later read; None for a shard, because a read of the whole tensor needs all ranks.
+    """Return a loss or norm to read later; None for a shard, because reading the whole tensor needs all ranks.
 
     The function copies a tensor on a device, because a compiled step may overwrite the tensor before the read.
     """

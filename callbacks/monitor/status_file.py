@@ -158,7 +158,7 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path) -> None:
-        """Find the newest undamaged checkpoint. Read only the checkpoints that are new since the last call.
+        """Find and store the newest undamaged checkpoint. Read only checkpoints that are new since the last call.
 
         A folder may hold thousands of checkpoints. Reading all of them at each save would make each save slower.
         """
@@ -196,7 +196,7 @@ class StatusFile(Callback):
 
 
 def _best(run: Run) -> dict[str, Any] | None:
-    """Return the metric, value and step of the best evaluation; None before the first evaluation that is compared."""
+    """Return the metric, value and step of the best evaluation; None if the run has no best value yet."""
     state = run.state
     if state.best_metric is None:
         return None
