@@ -152,8 +152,8 @@ class DDP(Callback):
 
         Raises:
             ArgumentError: if `static_graph` is True and the step has several batches.
-            ModelError: if the step bypasses the DDP wrapper. Also if the hook is PowerSGD and the last step did not use
-                all weights.
+            ModelError: if the step bypasses the DDP wrapper. Also if `comm_hook` is PowerSGD and the previous step did
+                not use all weights.
         """
         if self.static_graph and not last:
             raise ArgumentError(
@@ -180,7 +180,7 @@ class DDP(Callback):
 def send_buffers(model: nn.Module) -> None:
     """Copy the buffers of rank 0 to all ranks, as DDP does before each forward of a step.
 
-    Call it after the last step. Then all ranks evaluate the model that is saved.
+    Call it after the last step. Then all ranks evaluate with the buffers of rank 0, which checkpoints hold.
     """
     for buffer in model.buffers():
         dist.broadcast(buffer.detach(), 0)
