@@ -30,7 +30,7 @@ def compose(
 
     The order is: callbacks that the arguments build, found trackers and plugins, callbacks that the arguments name as
     text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class, or
-    of a class in its `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
+    of a class in its attribute `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
 
     Args:
         args: the training arguments.
@@ -130,8 +130,7 @@ def _attach_in_order(bus: EventBus, callback: Callback) -> None:
 
 
 def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Warn if an argument changes without effect, because a callback that the program listed or changed decides
-    instead."""
+    """Warn if an argument in `changed` has no effect, because the program configures the callback of this argument."""
     for owner_id, callback in bus.subscribers.items():
         if not isinstance(callback, Callback) or callback.variant:
             continue

@@ -44,7 +44,7 @@ class DefaultFlowCallback(Callback):
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Note whether the arguments request evaluations and checkpoints. `has` returns these values."""
+        """Store whether the arguments request evaluations and checkpoints, for the method `has`."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 
@@ -99,7 +99,7 @@ def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
 
 
 class ExportableState:
-    """Base class of transformers for callbacks whose state is saved.
+    """Base class for callbacks with a state in checkpoints, like transformers' `ExportableState`.
 
     A resume restores the callback state. The method `state` returns `{"args": ..., "attributes": ...}`: the arguments
     of the constructor, and other attributes to restore.
@@ -163,7 +163,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, if an override calls this method. Without override, `on_evaluate_end` decides."""
+        """Decide whether to stop, if a subclass overrides this method and calls it. Otherwise do nothing."""
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
