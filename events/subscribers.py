@@ -192,9 +192,9 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
-    """Return the id of a subscriber: the requested id, or the name of its class.
+    """Choose the id of a subscriber: the requested id, or the name of the class or function.
 
-    If another subscriber has this name, the id gets a suffix: `-2`, `-3` and so on.
+    If another subscriber already has this name as its id, the name gets a suffix: `-2`, `-3` and so on.
 
     Args:
         subscriber: the callback or function.
@@ -236,7 +236,10 @@ def _methods_of(cls: type[Callback]) -> list[str]:
 
 
 def base_of(cls: type) -> type | None:
-    """Return the base class with the empty handlers: `Callback`, or the topmost class named `TrainerCallback`."""
+    """Return the base class with the empty handlers: `Callback`, or the topmost class named `TrainerCallback`.
+
+    Return None if the class has neither base.
+    """
     if issubclass(cls, Callback):
         return Callback
     foreign = [base for base in cls.__mro__ if base.__name__ == FOREIGN_BASE]

@@ -169,8 +169,10 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Measure the current step by part, even if the sampling of steps would skip this step. Call it for a step with
-        rare work, such as a save."""
+        """Measure the current step by part. Otherwise, the timeline measures only one of `SAMPLE` steps by part.
+
+        Call this method in a step with rare work, such as a save.
+        """
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
@@ -204,7 +206,7 @@ class Timeline:
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up the marks of the complete steps. Keep those of the current step, unless there are very many."""
+        """Add up the marks of the complete steps. Add up the marks of the current step only if there are very many."""
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 

@@ -115,7 +115,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at regular intervals, as `EverySteps`. The interval is a share of the steps of the run, rounded up."""
+    """Due at regular intervals, like `EverySteps`. The interval is `share` times the steps of the run, rounded up."""
 
     share: float
     after: float = 0

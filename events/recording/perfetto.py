@@ -31,9 +31,9 @@ _COUNTERS = {"lr": "learning rate", "norm": "gradient norm"}
 
 
 def chrome_trace(recordings: Iterable[Recording]) -> dict[str, Any]:
-    """Return the trace of the recordings of one or more ranks, as a dict for a JSON file. A rank is a process in it.
+    """Convert the recordings of one or more ranks to one trace, as a dict for a JSON file.
 
-    Times are in microseconds since the first session began.
+    In the trace, each rank is a process. Times are in microseconds since the first session began.
     """
     recordings = list(recordings)
     began = min((head["time"] for recording in recordings for head in recording.sessions), default=0.0)

@@ -1,4 +1,4 @@
-"""Recorder: turns the events of a bus and the entries of its ledger into plain records, in their order."""
+"""Recorder: turns the events of a bus and the entries of its ledger into records (dicts), in order of time."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Recorder(Callback):
 class DecisionRecorder(Recorder):
     """A recorder for decisions only.
 
-    It skips the events of steps and the state, because the rows of decisions do not need them.
+    It writes no records for the events of steps, and no values of the state, because `Rows` does not need them.
     """
 
     def _watch(self, event: str, run: Any) -> None:

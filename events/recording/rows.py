@@ -36,7 +36,7 @@ class Rows:
         self._taken: dict[str, dict[str, str]] = {}
 
     def take(self, record: Record) -> list[Row]:
-        """Return the rows that follow from the next record. Most records give no row."""
+        """Read the next record, and return the decisions in it as rows. For most records, the list is empty."""
         if "session" in record:  # a request of the earlier session was not taken before the save that it resumes from
             self._asked, self._taken = {}, {}
         if "f" in record:
@@ -77,7 +77,7 @@ class Rows:
                 self._taken[flag], self._asked[flag] = asked, {}
 
     def _served(self, step: int, what: str, record: Record) -> Row:
-        """Return the row of the kind `what` for work done at a step. It names the callbacks that requested the work."""
+        """Build the row for work of the kind `what`. The row names the callbacks that requested the work."""
         worker, inside = record.get("by", "run"), record.get("in", "")
         asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
         return _row(step, what, {worker: asked[worker]} if worker in asked else asked)
@@ -89,7 +89,7 @@ def _row(step: int, what: str, asked: dict[str, str], **more: Any) -> Row:
 
 
 def rows_of(records: Iterable[Record]) -> list[Row]:
-    """Return the rows of a run in the order of steps. Within a step they keep the order of the run."""
+    """Derive the rows of a run from its records, in the order of steps. Rows of one step keep the order of records."""
     rows = Rows()
     found = [row for record in records for row in rows.take(record)]
     found = _without_repeated_stops(found)
@@ -97,13 +97,13 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return the rows with only the last stop. After the other stops, a later session continued the run."""
+    """Return the rows with only the last `stop` row. After each earlier `stop`, a later session continued the run."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 
 
 def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
-    """Return the steps of the checkpoints that exist after the last row.
+    """Compute from the rows which checkpoints exist after the last row. Return the steps of these checkpoints.
 
     Args:
         rows: the rows of a run.
@@ -119,7 +119,7 @@ def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
 
 
 def difference(planned: list[Row], found: list[Row]) -> list[str]:
-    """Return the differences between two lists of rows as lines of text, in the order of steps.
+    """Compare two lists of rows, and return the differences as lines of text, in the order of steps.
 
     A line with `- ` is a row that is only in `planned`. A line with `+ ` is a row that is only in `found`.
     """
