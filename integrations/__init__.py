@@ -111,7 +111,7 @@ TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATION
 
 
 def load(name: str) -> Any:
-    """Return the class of an integration.
+    """Import an integration, and return its class.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest known name.
@@ -131,7 +131,7 @@ def load(name: str) -> Any:
 
 
 def search_backend(name: str | None) -> Any:
-    """Return the backend of a hyperparameter search.
+    """Import the backend of a hyperparameter search, and return an instance of its class.
 
     Args:
         name: `optuna`, `ray` or `wandb`. None selects the first installed backend.
@@ -152,7 +152,7 @@ def search_backend(name: str | None) -> Any:
 
 
 def found_callbacks(args: Any) -> list[Any]:
-    """Return the callbacks of the integrations that the arguments name.
+    """Build the callbacks of the integrations that the arguments name.
 
     Callbacks of installed plugins are not included: `engine.arguments.plugins.selection.join` returns those.
     """

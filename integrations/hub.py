@@ -52,7 +52,7 @@ NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSU
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:
-    """Return the files of a checkpoint that belong to the model, and the training arguments."""
+    """List the files of a checkpoint to push as the model. The training arguments are included."""
     found = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     return [path for path in found if not any(fnmatch(path.name, pattern) for pattern in NOT_OF_MODEL)]
 
@@ -83,7 +83,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
-    """Return the known metrics in `results` (name -> value) as `EvalResult`: one per task, dataset and metric."""
+    """Build an `EvalResult` per task, dataset and metric in `results` (name -> value). Skip unknown metrics."""
     tags = facts.dataset_tags
     names = (*facts.datasets, *tags[len(facts.datasets) :])
     configurations = (*facts.dataset_args, *[None] * (len(tags) - len(facts.dataset_args)))
@@ -187,14 +187,14 @@ class Repository:
         wait(self._pushes)
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Return the tags and the library name in the header of a card; () and None if the card does not exist."""
+        """Read the tags and the library name in the header of a card; () and None if the card does not exist."""
         if not card.is_file():
             return (), None
         data = ModelCard.load(card, ignore_metadata_errors=True).data
         return tuple(data.tags or ()), data.library_name
 
     def header(self, facts: Facts, results: dict[str, Any]) -> str:
-        """Return the metadata of a card, as the YAML block at its start."""
+        """Build the YAML block at the start of a model card: the metadata in `facts`, and the metrics in `results`."""
         found = evaluations(facts, results)
         data = ModelCardData(
             library_name=facts.library,
@@ -351,7 +351,7 @@ class PushToHub(Callback):
             self._bars_disabled = False
 
     def _repository_exists(self, run: Run) -> bool:
-        """Create the repository, unless it was created or found already. Return whether it exists."""
+        """Create the repository at the first call. Return False if this fails; the next call then tries again."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()

@@ -24,7 +24,7 @@ class OptunaSearch:
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the values that optuna suggests for learning rate, epochs, seed and batch size.
+        """Let optuna suggest learning rate, epochs, seed and batch size. Return argument name -> value.
 
         The ranges are the default ranges of transformers.
         """

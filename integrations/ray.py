@@ -23,7 +23,7 @@ class RaySearch:
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the search space of learning rate, epochs, seed and batch size."""
+        """Return the distributions from which Ray draws learning rate, epochs, seed and batch size; ignore `trial`."""
         return {
             "learning_rate": ray.tune.loguniform(1e-6, 1e-4),
             "num_train_epochs": ray.tune.choice(list(range(1, 6))),
@@ -32,7 +32,7 @@ class RaySearch:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Run the trials and return the best one by the reported objectives."""
+        """Run the trials, and return the trial with the best reported objective."""
         direction = search.single_direction("ray")
         args = search.args
         options = {

@@ -175,7 +175,7 @@ def remove(system: Any, target: PurePosixPath) -> None:
 def complete_checkpoints(
     system: Any, folder: PurePosixPath, without: Collection[str] = ()
 ) -> dict[str, tuple[float, str]]:
-    """Return the complete checkpoints in a folder of a store: name of the folder -> (time of the save, id of the run).
+    """Find the complete checkpoints in a folder of a store: name of the folder -> (time of the save, id of the run).
 
     This includes a complete copy that a killed process left under a temporary name; see `checkpoint_name`. Times are
     in seconds since 1970.

@@ -15,12 +15,12 @@ class Tables:
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:
-        """Return a dataset of the rows of a `pandas.DataFrame`. The index of the frame does not become a column."""
+        """Build a dataset from the rows of a `pandas.DataFrame`. The index of the frame does not become a column."""
         return datasets.Dataset.from_pandas(frame, preserve_index=False)
 
     @staticmethod
     def from_file(path: str | Path) -> datasets.Dataset:
-        """Return a dataset of the rows of a file: `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet`.
+        """Read the rows of a file as a dataset: `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet`.
 
         Raises:
             DataError: if the file cannot be read as its suffix says.

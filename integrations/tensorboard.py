@@ -134,7 +134,7 @@ class TensorBoard(RowTracker):
 
 
 def _folder(base: Path, opening: Opening) -> Path:
-    """Return the folder of a run: `base`, or a subfolder if another run already has event files in `base`.
+    """Choose the folder of a run: `base`, or a subfolder if another run already has event files in `base`.
 
     A resumed run gets the folder of its earlier session.
     """
@@ -149,8 +149,10 @@ def _folder(base: Path, opening: Opening) -> Path:
 
 
 def last_step(folder: Path, upto: int) -> tuple[int, int]:
-    """Return the last step up to `upto` in the event files, and the number of rows of this step; (-1, 0) if there is no
-    such step."""
+    """Read the last step up to `upto` from the event files.
+
+    Return this step and the number of its rows; (-1, 0) if there is no such step.
+    """
     reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
     before = reader.level
     reader.setLevel(logging.ERROR)

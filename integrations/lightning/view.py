@@ -319,7 +319,7 @@ class TrainerView:
             self._logged[name] = value.item() if hasattr(value, "item") else value
 
     def take_logged(self) -> dict[str, Any]:
-        """Return the values for the next log, and remove them from the view."""
+        """Return the values that the callback logged since the last call, and remove them from the view."""
         logged, self.__dict__["_logged"] = self._logged, {}
         return logged
 
