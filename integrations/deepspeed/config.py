@@ -68,7 +68,7 @@ class Rule:
 
 
 def read_config(given: Any) -> dict[str, Any]:
-    """Return a configuration: a copy of a dict, or the content of a JSON file.
+    """Copy a configuration from a dict, or read it from a JSON file.
 
     Raises:
         ArgumentError: if `given` is neither a dict nor a path, or if the file has no JSON object. The error names the
@@ -255,7 +255,7 @@ def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     """Return the section that contains a dotted key, and the last part of the key.
 
-    If the section is absent, an empty dict takes its place.
+    If the section is absent, return a new empty dict instead. `config` does not change.
     """
     *path, name = key.split(".")
     for part in path:

@@ -114,7 +114,10 @@ def without_nulls(config: Any) -> Any:
 
 
 def unknown_keys(section: str, given: Any, known: Any) -> Iterator[str]:
-    """Yield an error text for each key in `given` that is not in `known`. `section` is empty for the top level."""
+    """Yield an error text for each key in `given` that is not in `known`.
+
+    `section` is the name of the section that has the keys `given`. It is empty for the top level.
+    """
     prefix = f"{section}." if section else ""
     yield from (f"{prefix}{key} is unknown{nearest(key, known)}" for key in given if key not in known)
 

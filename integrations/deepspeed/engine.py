@@ -23,7 +23,7 @@ Groups = list[dict[str, Any]]
 
 
 def default_groups(model: nn.Module) -> Groups:
-    """Return two parameter groups, with and without weight decay, for an optimizer that the configuration names."""
+    """Build two parameter groups, with and without weight decay, for an optimizer that the configuration names."""
     decaying, others = parameter_groups(model, 1.0)
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]
@@ -51,7 +51,7 @@ def prepare_process(config: dict[str, Any], run: Run) -> None:
 
 
 def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, config: dict[str, Any]) -> Any:
-    """Return DeepSpeed's engine for a model.
+    """Build DeepSpeed's engine for a model.
 
     Args:
         model: the model, changed in place by DeepSpeed.
@@ -92,7 +92,7 @@ def added_attributes(before: dict[Any, set[str]]) -> list[tuple[Any, str]]:
 
 
 def half_precision_forward(model: nn.Module, dtype: torch.dtype) -> Callable[..., Any]:
-    """Return the model's forward with floating-point inputs cast to `dtype` and outputs cast to float32."""
+    """Wrap the model's forward: cast floating-point inputs to `dtype` and outputs to float32. Return the wrapper."""
     forward = model.forward
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:

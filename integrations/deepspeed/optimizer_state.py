@@ -47,7 +47,7 @@ class OptimizerState:
         """The parameters of the engine's optimizer. With stages 1 to 3, the optimizer has no frozen parameters."""
 
     def full_state(self, keep: bool) -> dict[str, Any]:
-        """Return the full optimizer state in host memory, in the format of `state_dict` of a torch optimizer.
+        """Gather the full optimizer state in host memory, in the format of `state_dict` of a torch optimizer.
 
         Every rank must call this method. A rank with `keep=False` returns {}.
         """
@@ -260,9 +260,16 @@ def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tenso
 
 
 def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
-    """Return the value for an entry of the state of the tensor `flat`, given the full value of one parameter.
+    """Return the initial value for an entry of the state of `flat`, a tensor that contains many parameters.
 
-    A scalar is returned as it is. For one value per element, the function returns a tensor in the shape of `flat`.
+    Args:
+        value: the saved value of this entry for one of the parameters.
+        flat: the tensor.
+        optimizer: the optimizer. It decides whether the step is an int or a tensor.
+        key: the name of the entry, such as `step`.
+
+    Returns:
+        `value` if it is a scalar or has the shape of `flat`. Otherwise zeros in the shape of `flat`.
     """
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)

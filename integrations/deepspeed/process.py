@@ -36,7 +36,7 @@ DEPRECATED_NAMES = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter
 
 
 def finalize_engine(owner: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:
-    """Return a finalizer that releases an engine when its owner is collected or the program ends.
+    """Register a finalizer. It releases the engine when `owner` is garbage-collected or the program ends.
 
     Args:
         owner: the object that uses the engine.

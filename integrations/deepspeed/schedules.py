@@ -33,7 +33,7 @@ class Schedule:
         return [float(rate) for rate in self.inner.get_last_lr()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the schedule, under the keys that torch's `LambdaLR` saves."""
+        """Return the number of steps done and the learning rates, under the keys that torch's `LambdaLR` saves."""
         done = self.inner.last_batch_iteration + 1
         rates = self.get_last_lr()
         return {"last_epoch": done, "_step_count": done + 1, "_last_lr": rates, "lr_lambdas": [None] * len(rates)}

@@ -26,7 +26,7 @@ CHUNK = 2**24
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
-    """Return the full weights on the host. Trained weights come from the optimizer's float32 copies.
+    """Gather the full weights in host memory. Trainable weights come from the optimizer's float32 copies.
 
     Every rank must call it. A rank with `keep=False` returns None.
     """
@@ -43,7 +43,7 @@ def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | No
 
 
 def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the full gradients by name. Call it on every rank, between the backward of a step and its update."""
+    """Gather the full gradients by name. Call it on every rank, after backward and before the optimizer step."""
     found = ((name, safe_get_full_grad(weight)) for name, weight in model.named_parameters() if weight.requires_grad)
     return {name: gradient.detach() for name, gradient in found if gradient is not None}
 
@@ -60,10 +60,12 @@ def full_value(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load full weights, and return the missing and the unexpected names. Every rank passes all weights.
+    """Load full weights. Return the names that `state` lacks, and the names that the model lacks.
+
+    Every rank passes all weights.
 
     Raises:
-        RuntimeError: if a weight has another shape. The error names the weight.
+        RuntimeError: if a weight in `state` and in the model has different shapes. The error names the weight.
     """
     named = model.state_dict(keep_vars=True)
     extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
