@@ -197,7 +197,7 @@ def _require_cuda(device: torch.device) -> None:
 
 
 def _require_elementwise(kind: str) -> None:
-    """Raise an error for a kind of optimizer that gives other results on shards than on full weights."""
+    """Raise an error if the optimizer named `kind` gives other results on shards than on full weights."""
     if is_shape_dependent(kind):
         raise ArgumentError(
             f"{kind} depends on the shape of a weight, and with FairscaleFSDP each rank has a flat shard of it: use "

@@ -187,7 +187,7 @@ def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
 
 
 def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: Ranks) -> torch.Tensor:
-    """Return the full tensor of shape `size` on the device, from the shards of all ranks. Every rank must call it."""
+    """Gather the full tensor of shape `size` on the device, from the shards of all ranks. Every rank must call this."""
     gathered: torch.Tensor = ranks.gather(shard.detach().to(device))
     return gathered[: size.numel()].view(size)
 
@@ -195,7 +195,7 @@ def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: 
 def gather_weights(
     root: FSDPUnit, model: nn.Module, device: torch.device, ranks: Ranks, keep: bool
 ) -> dict[str, torch.Tensor]:
-    """Return the full weights of a model on the host. Shared weights stay shared.
+    """Gather the full weights of a model in host memory. Tied weights stay tied: they have one tensor.
 
     Every rank must call this function. It gathers one weight at a time. A rank with `keep=False` returns {}, and never
     holds all weights.
@@ -217,7 +217,7 @@ def gather_weights(
 
 
 def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, keep: bool) -> dict[str, Any]:
-    """Return the full state of an optimizer that holds shards, in the format of a run without sharding.
+    """Gather the full state of an optimizer that holds shards, in the format of a run without sharding.
 
     Every rank must call it. A rank with `keep=False` returns {}.
     """

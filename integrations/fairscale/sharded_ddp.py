@@ -28,7 +28,7 @@ from ...events.stages import Stage, order
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
     """fairscale's wrapper. While the wrapper is built, rank 0 sends only the tensors of the model.
 
-    fairscale itself sends every value of the state dict, and fails for a value of `get_extra_state` of another type.
+    fairscale itself sends every value of the state dict, and fails if a module's extra state is not a tensor.
     With this class each rank keeps its own extra state, as with DDP.
     """
 
@@ -93,8 +93,11 @@ class ShardedDDP(Callback):
 
 
 def _shard_optimizer(make: Callable[[], Optimizer]) -> OSS:
-    """Return fairscale's optimizer OSS. On each rank, OSS updates one shard of the weights with the optimizer class of
-    `make`."""
+    """Build fairscale's optimizer OSS. On each rank, OSS updates one shard of the weights.
+
+    `make` builds the optimizer. OSS takes the class, options and groups of this optimizer. If `make` returns an OSS,
+    the function returns this OSS.
+    """
     optimizer = make()
     if isinstance(optimizer, OSS):  # the trainer has trained before
         return optimizer
