@@ -1,6 +1,6 @@
 """Upload checkpoints as artifacts, on the worker thread.
 
-The aliases of an artifact show why the retention policy keeps the checkpoint.
+The aliases of an artifact, such as `best`, show why the retention policy keeps the checkpoint.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModelArtifacts:
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Note a checkpoint that is being written, so that it is uploaded after its commit.
+        """Remember a checkpoint that is being written, so that `upload_committed` uploads it after its commit.
 
         With `only_best=True`, skip a checkpoint that does not hold the best model.
         """
@@ -62,7 +62,7 @@ class ModelArtifacts:
         self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
-        """Upload the pending checkpoints that are complete, and delete the versions of rotated checkpoints."""
+        """Upload the pending checkpoints that are complete, and delete the artifact versions of rotated checkpoints."""
         ready = [model for model in self.pending if model.folder.is_dir()]
         self.pending = [model for model in self.pending if model not in ready]
         best = run.state.best_global_step
@@ -118,22 +118,22 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Add the versions that earlier sessions uploaded to `versions`.
+        """Add to `self.versions` the artifact versions that earlier sessions uploaded.
 
-        The callback state in a checkpoint does not have the version of this checkpoint, because the upload comes after
-        the save. So the method adds this version too.
+        The callback state in a checkpoint does not have the artifact version of this checkpoint, because the upload
+        comes after the save. So the method adds this version too.
 
         Args:
             run: the run.
             run_id: the id of the wandb run.
             step: the step of the checkpoint from which the run resumes.
-            versions: the versions in the callback state of this checkpoint.
+            versions: the dict `versions` from the callback state of this checkpoint.
         """
         own = {f"{name_of(run, run_id)}:step-{step}": str(run.args.output_path / f"checkpoint-{step}")}
         self.versions = {**own, **versions, **self.versions}
 
     def expire_rotated(self, tracker: RowTracker) -> None:
-        """Delete the versions of checkpoints that the retention policy deleted."""
+        """Delete the artifact versions of checkpoints that the retention policy deleted."""
         gone = [name for name, folder in list(self.versions.items()) if not Path(folder).is_dir()]
         for name in gone:
             self.versions.pop(name)

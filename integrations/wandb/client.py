@@ -254,7 +254,7 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 
 
 def open_run(request: Request) -> WandbSession:
-    """Open the run. If the user opened a run, use that run instead. If the service fails, open the run offline.
+    """Open the run of `request`, offline if the service fails. If the program already opened a run, use that run.
 
     Raises:
         Exception: errors of `wandb.init` in offline mode.
@@ -306,7 +306,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity in a folder. If this fails, the function only warns, because checkpoints have the id too."""
+    """Store the identity `known` as `identity.store` does. If this fails, only warn: checkpoints have the id too."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -325,9 +325,9 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written its segment.
+    """Wait until the service of a killed program has written the last segment in `known`.
 
-    Then wait until a new segment gets a folder of its own, because the client names a folder by the second.
+    The client names a folder by the second. If this segment began in the current second, also wait for the next.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))

@@ -24,7 +24,7 @@ PLACES = (
 
 
 def run_config(run: Run) -> dict[str, Any]:
-    """Return the config of a run: arguments, model, data, environment, distributed and callbacks."""
+    """Build the config of a run: arguments, model, data, environment, distributed and callbacks."""
     attached = [callback for callback in run.bus.subscribers.values() if isinstance(callback, Callback)]
     return {
         "arguments": arguments_in_effect(run.args, attached),
@@ -148,7 +148,7 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return a value in the form that it has after it is stored as JSON, so that a resume can compare both."""
+    """Convert a value to the form that JSON gives back, so that a resume can compare the value with the stored one."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

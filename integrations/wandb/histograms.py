@@ -60,7 +60,7 @@ def logs_next_step(run: Run) -> bool:
 
 
 def columns_of(model: Any, watch: str) -> dict[str, Any]:
-    """Return the histograms of a model as columns: `gradients/<name>`, `parameters/<name>` or both, as `watch` says.
+    """Compute the histograms of a model as columns: `gradients/<name>`, `parameters/<name>` or both, as `watch` says.
 
     For a sharded weight, the histogram has only the values of this rank's shard.
     """
@@ -75,7 +75,7 @@ def columns_of(model: Any, watch: str) -> dict[str, Any]:
 
 
 def histogram_of(values: torch.Tensor) -> Any:
-    """Return the histogram of the finite values of a tensor, in 64 bins; None if no value is finite."""
+    """Compute the histogram of the finite values of a tensor, in 64 bins; None if no value is finite."""
     local = values.to_local() if hasattr(values, "to_local") else values
     with torch.no_grad():
         flat = (local.coalesce().values() if local.is_sparse else local).detach().flatten().float()

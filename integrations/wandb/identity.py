@@ -87,7 +87,7 @@ def _read(part: Segment, axis: str = "") -> Written:
 
 
 def load(folder: Path, run_id: str | None = None) -> Identity | None:
-    """Return the identity that an earlier process stored in an output folder; None if there is none.
+    """Read the identity of a run from an output folder; None if no earlier process stored it.
 
     Args:
         folder: the output folder.
@@ -97,7 +97,7 @@ def load(folder: Path, run_id: str | None = None) -> Identity | None:
 
 
 def load_last(folder: Path, number: int) -> Identity | None:
-    """Return the identity of the last run that one of several `Wandb` callbacks of a trainer opened; None if none.
+    """Read the identity of the last run that one of several `Wandb` callbacks of a trainer opened; None if none.
 
     Args:
         folder: the output folder.
@@ -138,7 +138,7 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
 
 
 def _runs(folder: Path) -> list[Identity]:
-    """Return the runs of an output folder, the last one at the end."""
+    """Read the identities of the runs from an output folder, the last run at the end; [] if there is no valid file."""
     try:
         stored = json.loads((folder / NAME).read_text())
         return [_identity(each) for each in (*stored.get("earlier", ()), stored)]

@@ -189,7 +189,7 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
 def client_settings(
     given: Mapping[str, Any], init_timeout: float, finish_timeout: float, stop: Callable[[], None] | None = None
 ) -> wandb.Settings:
-    """Return the settings of the client.
+    """Build the settings of the client.
 
     Args:
         given: the settings of the user. They have priority.
@@ -209,9 +209,9 @@ def client_settings(
 
 
 def sweep_parameters() -> dict[str, Any]:
-    """Return the parameters that `wandb agent` chose for this process; empty outside of a sweep.
+    """Read the parameters that `wandb agent` chose for this process; empty outside of a sweep.
 
-    The agent writes them to a file. Rank 0 reads it.
+    The agent writes the parameters to a file on its machine. Call this function on rank 0 only.
 
     Raises:
         ArgumentError: if the file cannot be read.

@@ -13,7 +13,7 @@ import wandb
 
 
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
-    """Return why the service does not answer; an empty text if it does.
+    """Send a request to the service. Return why the service does not answer; an empty text if it does.
 
     Any HTTP answer except a server error means that the service is available. This includes the answer to a wrong key:
     the client checks the key later, and its error message is better.

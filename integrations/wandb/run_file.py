@@ -113,7 +113,7 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def missing_rows(folder: Path, axis: str, step: int) -> str:
-    """Return a text that says which rows the file of an offline segment lacks; an empty text if it has all rows.
+    """Read the file of an offline segment. Return a text that says which rows the file lacks; empty if it has all.
 
     Args:
         folder: the folder of the client.

@@ -20,10 +20,11 @@ def has_died() -> bool:
 
 
 def restart() -> bool:
-    """End the service, so that the next run starts another one. Return False if another program started the service.
+    """End the service, so that the next run starts another one. Return whether the function ended a service.
 
-    The open runs of the service end without a last record, as after a kill. If this process has no connection to a
-    service, the function removes the variable `WANDB_SERVICE`, which may name the service of a program that has ended.
+    Only a service that this process started is ended. The open runs of the service end without a last record, as after
+    a kill. If this process has no connection to a service, the function removes the variable `WANDB_SERVICE`, which may
+    name the service of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)

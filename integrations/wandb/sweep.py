@@ -22,7 +22,7 @@ class WandbSweep:
     """Lets a sweep choose the values of each trial, and reports each trial to its run in the sweep."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return a sweep over learning rate, epochs, seed and batch size."""
+        """Return the configuration of a sweep over learning rate, epochs, seed and batch size. `trial` is not used."""
         return {
             "method": "random",
             "metric": {"name": "objective", "goal": "minimize"},

@@ -63,7 +63,7 @@ class EvaluationTables:
 
 
 def columns_of(run: Run, collected: Collected) -> dict[str, Any]:
-    """Return the tables and charts of a dataset as columns of a row: name -> value."""
+    """Build the tables and charts for the predictions on a dataset, as columns of a row: name -> value."""
     prefix = f"{run.metric_prefix}_{run.dataset_name}_" if run.dataset_name else f"{run.metric_prefix}_"
     columns: dict[str, Any] = {}
     if collected.rows:
