@@ -61,13 +61,13 @@ def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def session_settings(run: DistributedRun) -> tuple[HandlerOrder, Settings]:
-    """Return what all ranks must have in common at the start of a session: handler order, arguments and plugins."""
+    """Collect what must be equal on all ranks at the start of a session: handler order, arguments and plugins."""
     order = {event: [handler.owner_id for handler in run.bus.order_of(event)] for event in run.bus}
     return order, {"installed plugins that join": canonical_text(run.plugins), **shared_arguments(run.args)}
 
 
 def shared_arguments(args: Any) -> Settings:
-    """Return the arguments that must be equal on all ranks, as text.
+    """Return the arguments that must be equal on all ranks: name -> value as text.
 
     Fields that a user's subclass adds are not compared. `seed` may differ if `data_seed` is set, because then the order
     of the data has its own seed.
@@ -103,7 +103,7 @@ def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], di
     """Raise an error if the ranks have different arguments, or different callbacks or callback orders.
 
     Args:
-        run: the run. Only if the digests differ, its ranks exchange their settings.
+        run: the run. Its ranks exchange their settings only if the digests differ.
         own: the settings of this rank, from `session_settings`.
         digests: the digest of the settings of each rank, in order of rank.
 
@@ -148,7 +148,9 @@ def first_handler_difference(orders: list[HandlerOrder]) -> str:
 
 @during(COMPARE_RANKS)
 def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None:
-    """Raise an error if the training is not equal on all ranks. Call it before the first step.
+    """Raise an error if lengths, optimizer, schedule, arguments or callbacks differ between ranks.
+
+    Call the function before the first step. The lengths are numbers of samples, batches and steps.
 
     Args:
         run: the run, with its length, loader, optimizer and schedule.
@@ -156,7 +158,7 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 
     Raises:
         RankDivergence: on all ranks, with the differences, the ranks and their values.
-        SubscriptionError: on all ranks, if a callback was attached on some ranks only.
+        SubscriptionError: on all ranks, if the ranks have different callbacks or callback orders.
     """
     if run.ranks.single_process:
         return
@@ -170,9 +172,9 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 
 
 def training_settings(run: PreparedRun) -> Settings:
-    """Return the length of a training and the options of its optimizer, as text.
+    """Collect the lengths of a training and the options of its optimizer: name -> value as text.
 
-    The length is left out for iterable datasets, because a stream can have a different length on each rank. Ranks that
+    The lengths are left out for iterable datasets: a stream can have a different length on each rank. Ranks that
     read streams agree on the end of the epoch when they reach it.
     """
     values: dict[str, Any] = {}
@@ -195,6 +197,12 @@ def training_settings(run: PreparedRun) -> Settings:
 def compare_lengths(run: DistributedRun, loader: Any) -> None:
     """Raise an error if the ranks have different numbers of samples or batches for an evaluation or prediction.
 
+    The function compares nothing if the dataset is iterable.
+
+    Args:
+        run: the run.
+        loader: the loader of the evaluation or prediction.
+
     Raises:
         RankDivergence: on all ranks, with the numbers of each rank.
     """
@@ -212,7 +220,7 @@ def raise_if_different(of_ranks: Sequence[Settings]) -> None:
     """Raise an error if the settings of the ranks differ.
 
     Args:
-        of_ranks: the settings of each rank, in order of rank.
+        of_ranks: the settings of each rank (name -> value as text), in order of rank.
 
     Raises:
         RankDivergence: with the differences, the ranks and their values.

@@ -29,7 +29,7 @@ def failure_location(error: BaseException, steps: int) -> str:
     The result is the innermost place: an activity of the engine, or a handler such as `EarlyStopping.on_evaluate`.
 
     Args:
-        error: the error, on which the activity is recorded. See `events/activity.py`.
+        error: the error. The functions in `events/activity.py` recorded the activity on it.
         steps: the completed steps.
     """
     activity = activity_of(error)

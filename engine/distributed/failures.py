@@ -42,10 +42,12 @@ _MAX_LENGTH = 2000
 
 @cache
 def register_process(ranks: Ranks) -> None:
-    """Write the address of this process into the store. If an error ends the program, write the error at exit.
+    """Write the host and the process id of this process into the store of the rendezvous.
 
-    Call this function right after the rendezvous. If this rank fails before its first session, the other ranks can then
-    name it in their errors.
+    If an error later ends the program, an exit function writes this error into the store too.
+
+    Call `register_process` right after the rendezvous. If this rank fails before its first session, the other ranks can
+    then name this rank in their errors.
     """
     if not ranks.single_process:
         store = ranks.store
@@ -102,10 +104,10 @@ class RankFailureMonitor(FailureMonitor):
             compare_settings(run, own, [own_digest for *_, own_digest in of_ranks])
 
     def explain(self, error: BaseException) -> BaseException:
-        """Report an error to the other ranks, and return the error to raise.
+        """Write a report of an error for the other ranks, and return the error to raise.
 
-        If `error` means that the connection to another rank was lost, return a `RankFailure` that says why. If not,
-        return `error` itself.
+        If `error` means that the connection to another rank was lost, return a `RankFailure` that says what happened
+        to the other ranks. Otherwise return `error` itself.
         """
         run, lost = self._run, connection_lost(error)
         location = failure_location(error, run.state.global_step)
@@ -132,9 +134,10 @@ class RankFailureMonitor(FailureMonitor):
     def _collect_reports(
         self, store: Store | None, reports: dict[int, FailureReport], silent: dict[int, bool | None]
     ) -> None:
-        """Collect the reports of the other ranks, and look whether their processes are alive.
+        """Read the reports of the other ranks from the store, and check whether their processes are alive.
 
-        Stop when a rank has reported an error of its own, a process is dead, all ranks have reported, or time is up.
+        Repeat this until a report has another error than a lost connection, a process is dead, all ranks have
+        reported, or `REPORT_TIMEOUT` seconds have passed.
 
         Args:
             store: the store of the rendezvous.

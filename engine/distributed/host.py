@@ -31,7 +31,7 @@ class ProcessAddress:
         return cls(f"{socket.gethostname()} {namespace}", os.getpid())
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive; None if this process cannot see it, because it runs on another host."""
+        """Return whether the process is alive; None if the process runs on another host."""
         if self.host != ProcessAddress.current().host:
             return None
         try:
@@ -45,7 +45,7 @@ class ProcessAddress:
 
 
 def run_with_timeout(seconds: float, work: Callable[[], T], default: T) -> T:
-    """Run a function on a thread and return its result; `default` if it raises or takes longer than `seconds`."""
+    """Run a function on a thread and return its result; `default` if the function raises or exceeds `seconds`."""
     results: list[T] = []
 
     def attempt() -> None:

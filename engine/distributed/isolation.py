@@ -39,13 +39,13 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
-    """Return whether a handler may raise a flag, and the run continues with a warning if the handler fails."""
+    """Return whether two things hold: the handler `found` may raise flags, and its failure causes only a warning."""
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"
 
 
 class SharedFailures:
-    """Exchanges the failures of the ranks before they agree on flags.
+    """Exchanges the failures of the ranks before the ranks agree on flags.
 
     A callback that failed on one rank may have raised a flag on the other ranks. All ranks then drop the flags of this
     callback. If one rank must unsubscribe the callback or call it less often, all ranks do so at the same step.
@@ -56,9 +56,11 @@ class SharedFailures:
         self._ranks, self._activity, self._isolation = run.ranks, run.activity, run.bus.isolation
 
     def exchange(self, control: TrainerControl) -> None:
-        """Exchange the failures of callbacks between the ranks, and act on them on all ranks.
+        """Exchange the failures of callbacks between the ranks, so that all ranks treat each callback in the same way.
 
-        One reduction tells the ranks whether there are failures. Only then, a second collective exchanges them.
+        All ranks drop the flags of a failed callback. They may also unsubscribe the callback, or call it less often.
+
+        A first collective counts the failures. A second collective exchanges them, if there are any.
         """
         outer, self._activity.name = self._activity.name, AGREE
         own, self._isolation.pending = self._isolation.pending, {}

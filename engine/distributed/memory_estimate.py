@@ -26,12 +26,12 @@ class Candidate:
 
 
 def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of a variant, by the formula of its strategy."""
+    """Compute the memory that a variant needs, by the formula of its strategy."""
     return Strategy.named(variant.strategy).row.memory(variant, workload)
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Return every variant for a workload with its memory, and whether it fits.
+    """Compute the memory of every variant for a workload, and whether this memory fits.
 
     The first variant needs the smallest change to a program.
     """
@@ -40,7 +40,7 @@ def candidates(workload: Workload) -> list[Candidate]:
 
 
 def host_gigabytes(memory: MemoryEstimate, workload: Workload) -> float:
-    """Return the host memory in GB that the ranks of one machine need."""
+    """Compute the host memory in GB that all ranks of one machine need together."""
     return memory.host * workload.params * workload.gpus_of_a_node / 1e9
 
 
@@ -50,10 +50,12 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 
 
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
-    """Return a number of GPUs on which a variant fits without offloading, and this variant. `workload` has fewer GPUs.
+    """Find the smallest number of GPUs, larger than in `workload`, on which a variant fits without offloading.
 
-    The function tries 1, 2, 4, ... whole machines, and returns the smallest number that fits. It returns None if no
-    number fits.
+    The function tries 1, 2, 4, ... whole machines.
+
+    Returns:
+        The number of GPUs, and the first variant that fits on them; None if no number fits.
     """
     for nodes in (2**power for power in range(15)):
         larger = replace(workload, gpus=workload.gpus_per_node * nodes)

@@ -66,8 +66,8 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Backward frees activations and cast weights while it creates gradients. So the peak does not add the memory
-        of both.
+        While backward creates gradients, it frees activations, and weights that were gathered or cast to half
+        precision. So the peak does not add the memory of the gradients to the memory at the end of forward.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)
@@ -111,7 +111,7 @@ def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def fairscale_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of fairscale's OSS and ShardedDataParallel."""
+    """Compute the memory of ZeRO stage 1 with fairscale's classes `OSS` and `ShardedDataParallel`."""
     base = one_process(variant, workload)
     # At the end of backward each gradient is reduced to the rank that updates its weight. That rank broadcasts it.
     return replace(base, states=base.states / workload.gpus, sent=2.0)

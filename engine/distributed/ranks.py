@@ -37,7 +37,10 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """Read `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, which a launcher sets. Without them, return a single process."""
+        """Create `Ranks` from `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, which a launcher sets.
+
+        If they are not set, the result is a single process.
+        """
         read = {name: int(os.environ.get(name, default)) for name, default in _VARIABLES.items()}
         return cls(read["RANK"], read["WORLD_SIZE"], read["LOCAL_RANK"])
 
@@ -106,11 +109,11 @@ class Ranks:
         return store
 
     def leave(self) -> None:
-        """Leave the process group. Release everything that refers to it first.
+        """Leave the process group. The caller first releases all objects that refer to the group.
 
-        Call it before Python exits, because a thread of the group could crash the process later: it may still hold a
-        tensor of the last collective, and needs the lock of the interpreter to release this tensor. If nothing refers
-        to the group, this method waits until the threads of the group end.
+        Call this method before Python exits. Otherwise a thread of the group could crash the process at exit: the
+        thread may hold a tensor of the last collective, and needs the lock of the interpreter to release this tensor.
+        If no object refers to the group, this method waits until the threads of the group end.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
@@ -252,9 +255,10 @@ class ThreadGroup:
 
 @cache
 def _leave_at_exit(ranks: Ranks) -> None:
-    """Make the process leave its group at exit, after the exit functions that are registered later.
+    """Register an exit function that leaves the process group, unless an error ended the program.
 
-    Call it before a run is built, so that the exit functions of the run still have the group.
+    Call `_leave_at_exit` before a run is built. Python calls the exit functions of the run first, because they are
+    registered later. They can then still use the group.
     """
     atexit.register(_leave_unless_failed, ranks)
 

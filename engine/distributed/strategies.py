@@ -2,8 +2,8 @@
 
 To add a strategy, add a row to `Strategy`, the callback that the row names, and a test. A row has the arguments that
 select the strategy, its callback, its memory formula, the command that starts it, and its limits.
-`TrainingArguments.sharding_strategy`, `trainbus plan`, the composition of callbacks and the tables of
-docs/scaling.md read the row or are tested against it.
+All other places read the row, or a test compares them with the row: `TrainingArguments.sharding_strategy`,
+`trainbus plan`, the composition of callbacks and the tables of docs/scaling.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def optimizer_variants(workload: Workload) -> list[Variant]:
 def fsdp_variants(workload: Workload) -> list[Variant]:
     """Return the variants for stages 2 and 3 of ZeRO with FSDP2.
 
-    Variants with hybrid sharding need several machines. Variants in half precision need bf16 or fp16.
+    Only a workload with several machines gets the variant with hybrid sharding. Only bf16 and fp16 get the variant in
+    half precision.
     """
     degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
     half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
@@ -38,7 +39,10 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 of ZeRO with fairscale; an empty list for bf16, which it does not support."""
+    """Return the variants for stage 1 of ZeRO with fairscale; an empty list for bf16.
+
+    fairscale does not support bf16.
+    """
     return [] if workload.precision == "bf16" else [Variant("fairscale", "fairscale", "sharded_ddp='simple'", 1)]
 
 
