@@ -1,4 +1,7 @@
-"""The record of one evaluation. `Run.evaluation` holds it."""
+"""The record of one evaluation: its metrics, their names, its data and its current batch.
+
+`Run.evaluation` is the record of the current or last evaluation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ class EvaluationPlan(NamedTuple):
 
 @dataclass
 class EvaluationRecord:
-    """The record of one evaluation or prediction. The Trainer's evaluation methods write it."""
+    """The record of one evaluation or prediction: metrics, metric names, data and current batch.
+
+    The Trainer's evaluation methods write the record.
+    """
 
     prefix: str = "eval"
     """The prefix of the metric names."""
@@ -56,12 +62,12 @@ def new_record(
     plan: EvaluationPlan,
     outer: EvaluationRecord | None,
 ) -> EvaluationRecord:
-    """Return the record of a new evaluation.
+    """Create the record of a new evaluation.
 
     Args:
         prefix: the prefix of the metric names.
         complete: whether the evaluation covers all of the trainer's own eval datasets.
-        foreign: whether the evaluation uses other data than the trainer's eval datasets, with the same metric names.
+        foreign: whether the evaluation uses data other than the trainer's eval datasets, under the same metric names.
         own: the prefixes of the metric names of the evaluation, one per dataset.
         plan: the rows to evaluate, and whether callbacks decide from the metrics. An evaluation that runs inside of
             another evaluation does not follow the plan.
@@ -82,7 +88,10 @@ class PlannedRun(Protocol):
 
 @contextmanager
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
-    """Make evaluations in a `with` block follow a plan. An evaluation that another one runs does not follow it."""
+    """Make the evaluations in a `with` block follow a plan.
+
+    An evaluation that runs inside of another evaluation does not follow the plan.
+    """
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:
         yield

@@ -17,9 +17,10 @@ _CONTAINERS = (list, dict, set, tuple)
 
 
 class NotIsolated(Exception):
-    """The error that a function cannot be isolated.
+    """The error of `isolated` if it cannot copy a function.
 
-    It is not a plain Python function, or its state has a value that cannot be copied, such as an object of the user.
+    The function is not a plain Python function, or its state has a value that cannot be copied, such as
+    an object of the user.
     """
 
 

@@ -153,11 +153,11 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield up to `most` batches (None: all), and for each batch whether it is the last one.
+    """Yield up to `most` batches (None: all), each with a bool: whether this batch is the last one.
 
     Each batch comes with its numbers of rows and of padding rows, as in `with_padding_rows`. With `look_ahead`, the
-    function fetches the next batch before it yields a batch. So it knows whether the batch is the last one, but a
-    collator then draws its random numbers earlier. Without `look_ahead`, the answer is always False.
+    function fetches the next batch before it yields a batch. A collator then draws its random numbers earlier. Without
+    `look_ahead`, the function does not know the last batch, and the bool is always False.
     """
     batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else ((batch, False) for batch in batches)

@@ -1,4 +1,4 @@
-"""`Metrics`: metrics by name, by path or as objects, as `compute_metrics`, computed batch by batch."""
+"""The class `Metrics`: a `compute_metrics` from metrics that the user passes by name, by path or as objects."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class _Collected:
 
 
 def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[str, Any], options: Any) -> Any:
-    """Return a metric with its reader and options, as a `_Chosen`. Return a `Metrics` unchanged.
+    """Build a `_Chosen` for a metric: the metric with its reader and options. Return a `Metrics` unchanged.
 
     Args:
         given: the name of a bundled metric, the path of a file, a metric object, or a `Metrics`.

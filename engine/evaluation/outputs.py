@@ -142,7 +142,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
 
 def plain(value: Any) -> Any:
-    """Return a metric for JSON: arrays and tensors with one element become numbers, also in lists and dicts."""
+    """Convert a metric for JSON: arrays and tensors with one element become numbers, also in lists and dicts."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -157,14 +157,19 @@ def plain(value: Any) -> Any:
 
 
 def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return two dicts: name -> value that checkpoints can hold, and name -> description of each other value."""
+    """Split metrics into values that checkpoints can hold, and all others.
+
+    Returns:
+        Two dicts: name -> value that checkpoints can hold, and name -> description of each value that they cannot hold,
+        such as `a Tensor of shape (3,)`.
+    """
     converted = plain(dict(values))
     left_out = not_plain(converted)
     return {name: value for name, value in converted.items() if name not in left_out}, left_out
 
 
 def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
-    """Return name -> description of each entry that JSON cannot hold, because of its value or its name."""
+    """Describe the entries that JSON cannot hold because of their value or name. Return a dict: name -> description."""
     found = {}
     for name, value in values.items():
         if not isinstance(name, str):

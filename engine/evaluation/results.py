@@ -129,9 +129,9 @@ class Results:
             collection.to_host()
 
     def row_losses(self) -> Any:
-        """Return the loss of each row, shape (rows,), in the order of the loader; None if there is none.
+        """Return the loss of each row, shape (rows,), in the order of the loader; None if there are no losses.
 
-        They are not sorted into dataset order, because their mean would then round differently.
+        The losses are not sorted into dataset order, because the mean of the losses would then round differently.
         """
         return self.losses.whole(self.rows_gathered - self.padding_rows, of=self.rows_gathered)
 

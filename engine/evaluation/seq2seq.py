@@ -172,7 +172,10 @@ class Seq2SeqTrainer(Trainer):
             model.generation_config = self.load_generation_config(self.args.generation_config)
 
     def _with_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `generate`: the given options, completed from the training arguments."""
+        """Return the given options of `generate`, with defaults from the training arguments.
+
+        The defaults are `generation_max_length`, if the options set no length, and `generation_num_beams`.
+        """
         options = dict(given)
         lengths = (options.get("max_length"), options.get("max_new_tokens"), self.args.generation_max_length)
         if lengths[:2] == (None, None) and lengths[2] is not None:
@@ -192,10 +195,10 @@ class Seq2SeqTrainer(Trainer):
         return tokens if missing <= 0 else nn.functional.pad(tokens, (0, missing), value=self._padding_token())
 
     def _padding_token(self) -> int:
-        """Return the token that pads generated sequences.
+        """Read the id of the token that pads generated sequences, from the processing class or the model's config.
 
         Raises:
-            ArgumentError: if there is none.
+            ArgumentError: if neither of them has this token.
         """
         processor, config = self.run.processing_class, getattr(self.run.model, "config", None)
         candidates = [(config, "pad_token_id")]
@@ -219,8 +222,8 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    The most important value is `max_length`. If the user does not set it, it gets its default only after the first
-    batch. The model may therefore generate one token more for the first batch than for later batches.
+    The most important value is `max_length`. If the user does not set `max_length`, this function sets it only after
+    the first batch. The model may therefore generate one token more for the first batch than for later batches.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)
