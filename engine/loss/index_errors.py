@@ -177,7 +177,12 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
 
 
 def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
-    """Return the numbers, from 0, of the samples with an index out of range. The batch has `size` samples."""
+    """Return the numbers, from 0, of the samples of a batch that have a label or input id out of range.
+
+    Args:
+        found: the labels or input ids of the batch, with their valid range.
+        size: the number of samples of the batch. If None, each position of the first dimension is a sample.
+    """
     rows = found.rows
     if size and len(found.indices) != size and len(found.indices) % size == 0:
         # Labels of tokens, flattened to one dimension.

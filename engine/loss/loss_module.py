@@ -44,7 +44,10 @@ def module_of(function: Any) -> nn.Module | None:
 
 
 def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a loss module that require gradients and are not the model's."""
+    """Return the trainable parameters of a loss module, without parameters that belong to the model too.
+
+    If `module` is None, the list is empty.
+    """
     if module is None:
         return []
     own = set(model.parameters())
@@ -54,7 +57,7 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 def own_copy(function: Any) -> Any:
     """Return a copy of a criterion or loss function with its module, so that two trainings do not share its weights.
 
-    If it has no module, or a module without buffers and trainable parameters, return the same object.
+    If the function has no module, or its module has no buffers and no trainable parameters, return the same object.
     """
     module = module_of(function)
     if module is None:
@@ -102,14 +105,17 @@ class LossModule(Callback):
 
     @classmethod
     def around(cls, function: Any) -> LossModule | None:
-        """Return the callback for a criterion or loss function; None if it has no module that needs the callback."""
+        """Create the callback for a criterion or loss function; None if the function needs no callback.
+
+        Functions without a module, and losses of `torch.nn` without state, such as `nn.CrossEntropyLoss()`, need none.
+        """
         module = module_of(function)
         if module is None or (type(module).__module__ == "torch.nn.modules.loss" and not module.state_dict()):
             return None
         return cls(module)
 
     def own_parameters(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """Return the parameters of the module that the model does not have, each with its name."""
+        """Return the names and parameters of the loss module, without parameters that belong to the model too."""
         own = set(model.parameters())
         return [(name, weight) for name, weight in self.module.named_parameters() if weight not in own]
 

@@ -77,7 +77,7 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the window's state for a checkpoint. It is exact: a Python float holds every float32."""
+        """Return the window's state for a checkpoint. The state is exact: a Python float holds every float32."""
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
@@ -103,7 +103,7 @@ class LossWindow:
 
 
 class Losses:
-    """All windows of a run: one for the main `Log`, and one for each additional `Log`."""
+    """All windows of a run: one for the main `Log` callback, and one for each additional `Log` callback."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Open the window `main` of the run. The arguments are those of `LossWindow`."""
@@ -137,7 +137,10 @@ class Losses:
             window.add(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the window `main` and of the named windows, and `first`, for a checkpoint."""
+        """Return the states of the window `main` and of the named windows, for a checkpoint.
+
+        The dict also has `first`: the number of optimizer steps before the first counted loss.
+        """
         state: dict[str, Any] = {**self.main.state_dict(), "first": self.first}
         named = {**self._restored, **{name: window.state_dict() for name, window in self._named.items()}}
         return {**state, "windows": named} if named else state

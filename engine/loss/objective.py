@@ -83,7 +83,7 @@ class Objective:
         self._settle()
 
     def set(self, **settings: Any) -> None:
-        """Replace attributes that the constructor found, such as `label_names`, by values from the user."""
+        """Set attributes, such as `label_names`, to values from the user. They replace those of the constructor."""
         for name, value in settings.items():
             setattr(self, name, value)
         self._settle()
@@ -188,10 +188,10 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch that count for the number of items.
+        """Return the labels of a batch. `count_items` counts the label items in them.
 
         Raises:
-            KeyError: if a mapping has no labels.
+            KeyError: if the batch is a mapping without labels.
             TypeError: if the labels are not a tensor.
         """
         mapping = isinstance(batch, Mapping)
@@ -234,10 +234,10 @@ class Objective:
             )
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
-        """Return the loss among the outputs of a model.
+        """Find the loss in the outputs of a model.
 
         Raises:
-            ModelError: if there is none.
+            ModelError: if the outputs have no loss.
         """
         loss: Any = None
         if isinstance(outputs, (dict, Mapping)):  # `dict` first: it is the most common type and quick to test

@@ -1,4 +1,4 @@
-"""Find the modules that a plain loss function uses: in its closure, in globals, and in objects that it reads."""
+"""Find the modules that a loss function uses: in its closure, in globals, and in objects that the function reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition("
 
 
 def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.Module]:
-    """Return the modules with trainable parameters that a loss function uses and that are not trained.
+    """Find the modules that a loss function uses and whose trainable parameters the run does not train.
 
     The run does not train, move or save these modules, because a function does not declare which modules it uses. The
     search follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
@@ -36,13 +36,13 @@ def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.M
 
 
 def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> Iterator[nn.Module]:
-    """Yield the modules in a value and in the values that it holds.
+    """Search a value and the values inside of it for modules, and yield each module.
 
     Args:
         value: the value.
         names: the names in the code that reads the value. Only attributes with these names are searched.
         depth: how many levels to search.
-        seen: the ids of values that were already searched.
+        seen: the ids of values that were already searched. The function adds ids to this set.
     """
     if depth == 0 or id(value) in seen or value is None or isinstance(value, (str, bytes, int, float, type)):
         return
@@ -71,12 +71,12 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
 
 def _read_by(function: Any, owner: Any = None) -> tuple[list[Any], Collection[str]]:
-    """Return the values that a function reads, and the names in its code.
+    """Return the values that a function reads, and the names of globals and attributes in the code of the function.
 
     Args:
         function: the function; for any other object, both results are empty.
-        owner: the object `self` if the function is a method. Its attributes and methods that the code names are
-            returned too.
+        owner: the object `self` if the function is a method; otherwise None. The values then include the attributes and
+            methods of `self` that the code names.
     """
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, types.FunctionType) or _is_of_library(function):

@@ -163,9 +163,10 @@ class ForwardSignature:
 def label_names_of(model: nn.Module) -> list[str]:
     """Return the names of the label parameters of the user's `forward`.
 
-    The function reads `forward` of the class. If this has no labels, it reads a `forward` that the program set on the
-    instance. By the rule of transformers' `find_labels`, a parameter is a label if its name contains `label`. Question
-    answering models also have the labels `start_positions` and `end_positions`.
+    `label_names_of` reads `forward` in the class of the model. If this `forward` has no label parameters,
+    `label_names_of` reads the `forward` that the program set on the instance. By the rule of transformers'
+    `find_labels`, a parameter is a label if its name contains `label`. Question answering models also have the labels
+    `start_positions` and `end_positions`.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()
