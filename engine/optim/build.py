@@ -1,6 +1,6 @@
 """Build an optimizer from its name, and split the model's parameters into groups with and without weight decay.
 
-`registry` defines each name.
+The module `registry` defines each name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
     All parameters decay, except parameters of an `nn.LayerNorm` and parameters whose lowercase name matches `NO_DECAY`.
-    This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`, it decays, as in transformers.
+    This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`, its `weight` decays.
     """
     inside_layer_norm = {
         f"{path}.{name}"
@@ -68,8 +68,9 @@ def parameter_groups(
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
-        always_split: Whether to split the parameters even if `weight_decay` is 0. If False, all parameters are then in
-            the first group. This is faster, because the optimizer makes one pass per group.
+        always_split: Whether to split the parameters even if `weight_decay` is 0. If `always_split` is False and
+            `weight_decay` is 0, all parameters are in the first group. This is faster, because the optimizer makes one
+            pass per group.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.

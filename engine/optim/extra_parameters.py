@@ -1,4 +1,4 @@
-"""Parameters that the user's optimizer updates and the model does not have: checkpoints keep their values."""
+"""Parameters of the user's optimizer that are not part of the model. Checkpoints store their values."""
 
 from __future__ import annotations
 

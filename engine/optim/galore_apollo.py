@@ -139,9 +139,9 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _warn_about_other_layers(model: nn.Module, targets: str | list[str]) -> None:
-    """Warn about layers with weights that `targets` names literally, but that are not linear.
+    """Warn if `targets` names layers that have weights but are not `nn.Linear`. These layers are not projected.
 
-    A regular expression that also matches other layers causes no warning.
+    A regular expression causes no warning, even if it matches layers that are not linear.
     """
     literal = [targets] if isinstance(targets, str) else targets
     others = [
