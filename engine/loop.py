@@ -1,7 +1,7 @@
-"""The training loop: a state machine that announces the events of a run. It contains no feature.
+"""The training loop: a state machine that announces the events of a run.
 
 The loop takes the batches of each step from a source, makes the step and announces the events. After each step and
-epoch, it serves the raised flags in a fixed order: log, evaluate, save. Everything else is a callback.
+epoch, it announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other work.
 """
 
 from __future__ import annotations
@@ -187,7 +187,10 @@ class Loop:
         self._batches = None
 
     def _serve(self) -> None:
-        """Do the requested work in the order of `SERVED`, and drop vetoed requests."""
+        """Announce the events of the raised flags, in the order of `SERVED`. Drop vetoed requests.
+
+        Handlers of these events do the requested work.
+        """
         self.agree(self.control)
         if not self.control.pending:
             return
