@@ -105,7 +105,7 @@ class TrainerState:
         return state
 
     def to_file(self, exported: Mapping[str, Any] | None = None, **further: Any) -> dict[str, Any]:
-        """Return all attributes in the format of a file that transformers can read.
+        """Convert all attributes to a dict in the format of a file that transformers can read. This writes no file.
 
         Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 

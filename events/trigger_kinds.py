@@ -252,7 +252,7 @@ class LogSpaced(Trigger):
 
 @dataclass(frozen=True)
 class AtEnd(Trigger):
-    """Due when the run ends, unless it was due at this step already. With `early=False`, only a complete run counts."""
+    """Due when the run ends, unless already due at this step. With `early=False`, not due after an early stop."""
 
     early: bool = True
 
