@@ -60,7 +60,7 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
     """Link files of a checkpoint into a staging folder, so that a rotation of the checkpoint does not delete them.
 
-    On a file system without hard links it copies them. The files of a checkpoint never change, so a link is sufficient.
+    On a file system without hard links, copy the files instead. Links suffice, because these files never change.
 
     Args:
         paths: the files.

@@ -324,7 +324,7 @@ class TrainerView:
         return logged
 
     def note(self, values: dict[str, Any]) -> None:
-        """Add values to `callback_metrics`. A value with the prefix `eval_` is also added with the prefix `val_`."""
+        """Add the numbers in `values` to `callback_metrics`. A number `eval_<name>` is also added as `val_<name>`."""
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 shown = torch.tensor(value, dtype=torch.float32)
