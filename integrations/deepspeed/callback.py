@@ -211,7 +211,7 @@ class DeepSpeed(Callback):
         self._broadcast_buffers(run)
 
     def _broadcast_buffers(self, run: Run) -> None:
-        """Send the buffers of rank 0 to all ranks, as DDP does: before each step and evaluation, and at the end."""
+        """Send the buffers of rank 0 to all ranks, as DDP does. Do nothing if `ddp_broadcast_buffers` is False."""
         if not run.ranks.single_process and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
             send_buffers(run.model)
 

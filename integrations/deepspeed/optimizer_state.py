@@ -67,7 +67,7 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Give each weight memory of its own, with the optimizer's float32 values, before the engine is released."""
+        """Replace each weight by a full copy of the optimizer's float32 values. Call this before the engine ends."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
