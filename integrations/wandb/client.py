@@ -133,7 +133,7 @@ class WandbSession(TrackerSession):
         return call()
 
     def _further_part(self) -> Request:
-        """Return the request that opens the run again as a new segment."""
+        """Build the request that opens the run again as a new segment."""
         known = replace(self.request.identity, run_id=self.run_id, segments=self.segments)
         stored = identity.load(self.request.folder, self.run_id) or known
         return replace(self.request, identity=stored, resumes=True, save_code=False)
@@ -236,7 +236,7 @@ def hooks_of(live: Any) -> list[Any]:
 
 
 def request_after(request: Request, ended: Any) -> Request:
-    """Return the request for a new run, in the project of a run that the program opened and finished."""
+    """Build the request for a new run, in the project of a run that the program opened and finished."""
     settings, run_id = ended.settings, uuid.uuid4().hex
     place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
     if ended.offline:
