@@ -22,8 +22,8 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
     The function returns a callback in two cases:
 
-    - A failure may unsubscribe the callback, or make the run call it less often. If only one rank did this, the other
-      ranks would wait in the collectives of this callback.
+    - A failure or slow handlers may unsubscribe the callback, or make the run call it less often. If only one rank did
+      this, the other ranks would wait in the collectives of this callback.
     - The callback continues after a failure. It may then raise a flag on some ranks but not on others.
     """
     found = set()
