@@ -64,8 +64,8 @@ class Gathered:
         """Return all gathered values as numpy arrays in dataset order; None if nothing was gathered.
 
         Args:
-            rows: number of rows of the dataset. The method cuts off all later rows. They are padding, with which all
-                ranks have batches of equal size.
+            rows: number of rows of the dataset. The method cuts off all later rows. These rows are padding that
+                gives all ranks batches of equal size.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset. A list
                 of batches keeps the order of the loader.
             padding_rows: number of rows to cut off the end of a list of batches.

@@ -18,8 +18,8 @@ class StreamedMetrics(ABC):
     def begin(self) -> Callable[..., dict[str, Any]]:
         """Return a function that measures one evaluation.
 
-        An evaluation calls it for each batch as `function(prediction, compute_result=is_last)`. The function returns
-        the metrics of all batches if `compute_result` is True, and an empty dict otherwise.
+        An evaluation calls the returned function for each batch as `function(prediction, compute_result=is_last)`. The
+        function returns the metrics of all batches if `compute_result` is True, and an empty dict otherwise.
         """
 
     @property
