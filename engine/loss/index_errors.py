@@ -78,7 +78,7 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 
 @contextmanager
 def indices_explained(run: Run) -> Iterator[None]:
-    """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
+    """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
     Other errors are raised unchanged, but may get a note. A note can say that each sample looks like a whole batch, or
     name the tensors with a wrong data type.
