@@ -45,10 +45,11 @@ class ShardedModel(Callback):
         raise NotImplementedError
 
     def check_shardable(self, run: Run) -> None:
-        """Raise an error if the weights of a run cannot be sharded.
+        """Raise an error if this callback cannot shard the weights of a run.
 
         Raises:
-            ArgumentError: with the remedy.
+            ArgumentError: for a single process, for `auto_find_batch_size`, and for an optimizer of the full weights.
+                The text names the remedy.
         """
         name = type(self).__name__
         if run.ranks.single_process:

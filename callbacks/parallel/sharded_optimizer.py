@@ -75,15 +75,17 @@ class ShardedOptimizer(Callback):
 
 
 def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
-    """Raise an error if the user passed an optimizer object. Only its class and options can be sharded.
+    """Raise an error if the user passed an optimizer object instead of its class and options.
+
+    A callback that shards the optimizer builds one on each rank, from the class and the options.
 
     Args:
         run: the run.
-        kind: the class of sharded optimizers. An optimizer of this class is accepted.
+        kind: the class of sharded optimizers. An optimizer of this class, built in an earlier session, is accepted.
         name: the name of the callback, for the message.
 
     Raises:
-        ArgumentError: if there is an optimizer of another class.
+        ArgumentError: if the run has an optimizer of another class.
     """
     if run.optimizer is not None and not isinstance(run.optimizer, kind):
         raise ArgumentError(
@@ -138,7 +140,7 @@ def options_of(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _taken(optimizer: Optimizer) -> set[str]:
-    """Return the names of the parameters of the optimizer's constructor, without the weights."""
+    """Return the names of the constructor parameters of an optimizer, without the first, which takes the weights."""
     _, *taken = inspect.signature(type(optimizer)).parameters.values()
     return {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
@@ -153,13 +155,13 @@ def _sharding_class() -> Any:
 
 
 def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimizer]) -> Any:
-    """Return a sharded optimizer that has the class and the options of the optimizer that `make` returns.
+    """Build a sharded optimizer with the class and the options of the optimizer that `make` returns.
 
     Args:
         degree: the number of ranks that share the state of all weights. None: all ranks.
         rank: the rank of this process.
         world: the world size.
-        make: the function that builds the optimizer of all weights. A sharded optimizer is returned as it is.
+        make: builds the optimizer of all weights. If it returns a sharded optimizer, this optimizer is the result.
     """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session

@@ -1,4 +1,4 @@
-"""Clip sharded gradients. Gather sharded gradients, and weights and optimizer state for a checkpoint."""
+"""Functions that clip and gather sharded gradients, and gather weights and optimizer state for a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...engine.seams import Clip
 
 
 def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
-    """Return a function that clips sharded gradients to a norm. That function returns the norm before the clipping.
+    """Return a function that clips sharded gradients to a maximum norm, and returns their norm before the clipping.
 
     Args:
-        ranks: this process and the other ranks.
+        ranks: the ranks that hold the shards.
         device: the device of the tensors that are sent.
         exact: True gathers each gradient and computes the norm of the whole gradient, as torch does without sharding.
             False sums the squares of the shards in float64, and the norm may differ in the last digit.
@@ -58,9 +58,9 @@ def local_part(tensor: Any) -> torch.Tensor:
 
 
 def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return a function that gathers a model's gradients one by one, on a device, as name -> whole gradient.
+    """Return a function that gathers the gradients of a model on a device: name of the weight -> full gradient.
 
-    Every rank must call the returned function.
+    Every rank must call the returned function. It gathers one gradient after the other.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -72,11 +72,12 @@ def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, 
 
 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return a function that gathers a model's weights one by one. Tied weights stay one tensor.
+    """Return a function that gathers a model's weights one by one: name -> full weight. Tied weights stay one tensor.
 
     Args:
         device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered weights. Other ranks get an empty dict, and never hold all weights.
+        keep: whether this rank keeps the gathered weights. With False, the function returns an empty dict, and the rank
+            never holds all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -97,7 +98,12 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that gathers an optimizer state on a device. A rank without `keep` gets an empty dict."""
+    """Return a function that gathers the full state dict of an optimizer.
+
+    Args:
+        device: the device of the tensors that are sent.
+        keep: whether this rank keeps the gathered state. With False, the function returns an empty dict.
+    """
 
     def gather(optimizer: Any) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state_dict()

@@ -1,6 +1,4 @@
-"""Wrapping a model in DDP or a similar class: wrap again if other weights become trainable, and detect steps that
-bypass the wrapper.
-"""
+"""Wrapping of a model in DDP or a similar class, with detection of steps that bypass the wrapper."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
 class Wrapping:
     """Wraps the model of a run.
 
-    It wraps again if other weights become trainable, and detects steps that bypass the wrapper.
+    It wraps the model again if the set of trainable weights changes. It detects steps that bypass the wrapper.
     """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
@@ -49,7 +47,7 @@ class Wrapping:
         return wrapped
 
     def follow(self) -> None:
-        """Wrap the model again if other weights are trainable now. Call it between steps."""
+        """Wrap the model again if the set of trainable weights changed. Call it between steps."""
         now = trainable(self.weights)
         if now == self._trained:
             return

@@ -29,7 +29,7 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
     """Make a fused optimizer update sharded weights with the same result, bit for bit, as full weights.
 
     Args:
-        optimizer: an optimizer of sharded weights. Groups that are not fused do not change.
+        optimizer: an optimizer of sharded weights. Parameter groups without `fused=True` are updated as before.
 
     Returns:
         A function that removes the hooks from the optimizer.

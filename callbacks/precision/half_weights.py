@@ -152,7 +152,7 @@ def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]
 
 
 class _MovingScaler(torch.amp.GradScaler):
-    """The loss scaler of torch. It first moves the gradients from the weights to the master weights."""
+    """A loss scaler that moves the gradients from the weights to the master weights before it unscales them."""
 
     def __init__(self, move: Callable[[], None], device: str, **options: Any) -> None:
         super().__init__(device, **options)

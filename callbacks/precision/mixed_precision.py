@@ -59,7 +59,10 @@ class MixedPrecision(Callback):
 
     @classmethod
     def of_level(cls: type[M], args: TrainingArguments, level: str) -> M | None:
-        """Build the callback if the arguments set half precision with this `fp16_opt_level`; else return None."""
+        """Build the callback if the arguments set half precision with this `fp16_opt_level`; else return None.
+
+        Return None for DeepSpeed too, because DeepSpeed itself trains in half precision.
+        """
         if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
             return None
         if args.way_to_shard == "deepspeed":  # DeepSpeed does the half precision itself

@@ -76,7 +76,7 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Return the problem of a step; an empty text if the gradient norm is finite or a loss scaler is used.
+        """Check a step. Return its problem as text; "" if the gradient norm is finite or a loss scaler is used.
 
         Args:
             run: the run.
