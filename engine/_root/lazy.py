@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], list[str]]:
-    """Return the `__getattr__` and the `__all__` of a package that re-exports names of its modules.
+    """Build the `__getattr__` and the `__all__` of a package that re-exports names of its modules.
 
     Args:
         package: the name of the package: its `__name__`.

@@ -96,5 +96,5 @@ def _is_object(type: Type) -> bool:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """Return the plugin. mypy calls this function with its version."""
+    """Return the class of the plugin. mypy calls this function, and passes the version of mypy."""
     return HandlerPlugin

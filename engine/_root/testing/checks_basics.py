@@ -22,7 +22,7 @@ from .tiny import one_thread
     "pass a factory: check_callback(lambda: MyCallback(1)).",
 )
 def constructs(lab: Lab) -> None:
-    """The class or factory under test builds a new callback in each call."""
+    """Check that the class or factory under test builds a new callback in each call."""
     try:
         one, other = lab.new(), lab.new()
     except Exception as error:
@@ -44,7 +44,10 @@ def constructs(lab: Lab) -> None:
     "None, so that each instance gets its own.",
 )
 def attaches(lab: Lab) -> None:
-    """An instance attaches to a trainer only once. A second instance of its class attaches or raises an error."""
+    """Check that an instance attaches to a trainer only once.
+
+    A second instance of the class must attach, or raise an error other than `SubscriptionError`.
+    """
     callback = lab.new()
     try:
         trainer = lab.trainer(callback)
@@ -71,7 +74,7 @@ def attaches(lab: Lab) -> None:
 
 @check(remedy="Make it a dataclass, or define `__repr__` and `__eq__` from its settings.")
 def describes(lab: Lab) -> None:
-    """The callback shows its settings in its text form, and equals another callback with the same settings."""
+    """Check that the callback shows its settings in its `repr`, and equals another one with the same settings."""
     one, other = lab.new(), lab.new()
     for shown in (repr(one), lab.trainer(one).describe()):
         if " object at 0x" in shown:
@@ -88,7 +91,7 @@ def describes(lab: Lab) -> None:
     "meant to work, say so: promises=().",
 )
 def copies(lab: Lab) -> None:
-    """The callback can be copied before a run in the ways that its `promises` list."""
+    """Check that the callback can be copied before a run in the ways that `Subject.promises` lists, such as pickle."""
     ways: dict[str, Callable[[Any], Any]] = {"deepcopy": copy.deepcopy, "pickle": _pickled}
     for way in sorted(lab.subject.promises):
         callback = lab.new()
@@ -107,7 +110,7 @@ def copies(lab: Lab) -> None:
     "a metric with `metrics.get(name)`, and say in the error which callback or argument is missing.",
 )
 def trains_alone(lab: Lab) -> None:
-    """A run with only this callback does not fail after its first step."""
+    """Check that a run with only this callback does not fail after its first step."""
     trainer = lab.trainer(lab.new())
     try:
         run = train(trainer)
@@ -127,7 +130,7 @@ def trains_alone(lab: Lab) -> None:
     "`predict()`, without an optimizer. Begin `on_setup` with `if run.mode == 'train':`.",
 )
 def evaluates_alone(lab: Lab) -> None:
-    """A trainer with only this callback can evaluate and predict before any training."""
+    """Check that a trainer with only this callback can evaluate and predict before any training."""
     trainer = lab.trainer(lab.new())
     try:
         with one_thread():

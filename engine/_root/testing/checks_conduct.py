@@ -25,7 +25,7 @@ from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Return what the handlers of a new callback did in a run. The first call makes the run."""
+    """Return the `Watch` that recorded the handlers of a new callback in a run. The first call trains this run."""
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)
@@ -37,7 +37,7 @@ def watched(lab: Lab) -> Watch:
 
 @check(needs=RUNS, remedy="Write to a logger: logging.getLogger(__name__).info(...). Or promise it: prints=True.")
 def prints_nothing(lab: Lab) -> None:
-    """The callback prints nothing on stdout."""
+    """Check that the callback prints nothing on stdout."""
     if not lab.subject.prints and (printed := watched(lab).printed):
         fail(printed[0])
 
@@ -48,7 +48,7 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Handlers that only observe draw no numbers from the global random generators."""
+    """Check that handlers that only observe (see `observes`) draw no numbers from the global random generators."""
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -59,7 +59,7 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Handlers that only observe change no weight, no gradient and no mode of the model, and no step of the run."""
+    """Check that handlers that only observe (see `observes`) do not change the model, its gradients or the run."""
     if lab.subject.writes_weights:
         return
     if changed := watched(lab).changed:
@@ -79,7 +79,7 @@ def keeps_weights(lab: Lab) -> None:
     remedy="Copy what you change. To set arguments before the run, return them from `argument_overrides`.",
 )
 def keeps_arguments(lab: Lab) -> None:
-    """The callback changes no training argument."""
+    """Check that the callback changes no training argument."""
     if changed := watched(lab).args:
         fail(changed[0])
 
@@ -90,15 +90,18 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """The callback closes its files, threads and hooks, and resets signal handlers, however the run ends."""
+    """Check that the callback closes its files, threads and hooks, and resets signal handlers, however a run ends."""
     kept: list[Any] = []  # keeps the callbacks: Python closes a file to which nothing refers
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault.
+        """Train with a fault. Return the resources that the run did not release, and a text.
 
-        Return the resources that the run did not release, and a text about the first weight that differs from the
-        trained weights.
+        The text describes the first weight that differs from the trained weights. It is empty if all are equal.
+
+        Args:
+            inject: adds the fault to a trainer, and returns a function that removes the fault.
+            error: the class of the error that the fault raises.
         """
         callback = lab.new()
         kept.append(callback)
@@ -142,7 +145,7 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """Copies of the trained weights of a model, taken in each step. An error may end the run inside a step."""
+    """Copies of the trained weights of a model, taken in each step, also if an error ends the run inside a step."""
 
     def __init__(self, trainer: Trainer) -> None:
         """Note the weights of a trainer in each step."""
@@ -193,7 +196,7 @@ class NotedWeights:
     "raise again what you do not know.",
 )
 def lets_errors_through(lab: Lab) -> None:
-    """The callback does not catch errors of the model or of other callbacks. Such errors end the run."""
+    """Check that errors of the model and of other callbacks end the run: the callback does not catch them."""
     for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
         trainer = lab.among(lab.new())
         raised: list[BaseException] = []
@@ -227,7 +230,7 @@ def lets_errors_through(lab: Lab) -> None:
     "services to a thread. Or raise the budget: budget=5000.",
 )
 def costs(lab: Lab) -> None:
-    """The handlers take at most `budget` microseconds per step, on average."""
+    """Check that the handlers take at most `Subject.budget` microseconds per step, on average."""
     budget = lab.subject.budget
     if budget is None:
         return
@@ -280,7 +283,7 @@ def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     "attribute to None in `on_close`.",
 )
 def releases_model(lab: Lab) -> None:
-    """The callback does not keep the model of an ended run in memory."""
+    """Check that the callback does not keep the model of an ended run in memory."""
     callback = lab.new()
 
     def run() -> weakref.ref[Any]:

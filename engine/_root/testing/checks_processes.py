@@ -25,7 +25,7 @@ class RanksDisagree(Exception):
     "know, such as from a clock or a file, set `local = True`. Only report under `if state.is_world_process_zero`.",
 )
 def agrees_on_two_processes(lab: Lab) -> None:
-    """The callback makes the same requests on two ranks, and both ranks reach the same weights."""
+    """Check that the callback makes the same requests on two ranks, and that both ranks reach the same weights."""
     ended = in_processes(lambda rank: _rank(lab), timeout=90.0)
     for end in ended:
         if end.error.startswith("RanksDisagree"):
@@ -55,9 +55,10 @@ def _rank(lab: Lab) -> dict[str, Any]:
 
 
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
-    """In each step, compare the requests of the callback between the ranks, before the ranks serve them.
+    """Subscribe a function that compares the requests of the callback between the ranks in each step.
 
-    Without this comparison, ranks with different requests could wait for each other until the timeout.
+    The function runs before the ranks do what the callback requests. Without it, ranks with different requests could
+    wait for each other until the timeout.
     """
     if is_rank_local(callback):
         return  # the ranks may differ: the engine makes them agree on the requests of such a callback

@@ -32,7 +32,7 @@ REPEATS = (*RUNS, "repeats")
     "callback that does so on purpose fails this check as expected.",
 )
 def repeats(lab: Lab) -> None:
-    """Two runs, each with a new callback, have the same events, logs and weights."""
+    """Check that two runs, each with a new callback, have the same events, logs and weights."""
     again = train(lab.among(lab.new()))
     if found := difference(lab.usual, again):
         fail(f"two runs with the same seed differ: {found}")
@@ -51,7 +51,7 @@ def repeats(lab: Lab) -> None:
     "flags, REPORT to read what all others wrote. Do not read flags that others raise in the same stage.",
 )
 def any_order(lab: Lab) -> None:
-    """The run is the same for every position of the callback in the list of callbacks."""
+    """Check that the run is the same for every position of the callback in the list of callbacks."""
     generator = random.Random(0)
     callback = lab.new()
     listed = [callback, *lab.around(callback)]  # the usual run lists it last
@@ -69,7 +69,7 @@ def any_order(lab: Lab) -> None:
     remedy="Reset everything that belongs to one run in `on_setup`, if `run.mode == 'train'`.",
 )
 def trains_twice(lab: Lab) -> None:
-    """A second `train()`, and a training in a second trainer, give the same run as the first `train()`."""
+    """Check that a second `train()`, and a training in a second trainer, repeat the run of the first `train()`."""
     callback = lab.new()
     first = lab.among(callback)
     train(first)
@@ -84,7 +84,7 @@ def trains_twice(lab: Lab) -> None:
     "`load_state_dict`.",
 )
 def state_round_trip(lab: Lab) -> None:
-    """A new callback restores exactly the state that the first one saved in a checkpoint file."""
+    """Check that a new callback restores exactly the state that another instance saved in a checkpoint file."""
     callback = lab.new()
     if not hasattr(callback, "state_dict"):
         return  # a callback of transformers
@@ -104,7 +104,10 @@ def state_round_trip(lab: Lab) -> None:
     fresh = lab.new()
 
     def load() -> None:
-        """Load the states at the point at which a resumed run loads them: after `on_setup` of all callbacks."""
+        """Load each saved state into the new callback and compare it. Then end the run with an error.
+
+        It runs after `on_setup` of all callbacks, at the point at which a resumed run loads states.
+        """
         for state, path in files:
             if state:
                 _compare_loaded(fresh, state, path)
@@ -130,7 +133,7 @@ def _compare_loaded(fresh: Any, state: dict[str, Any], path: Path) -> None:
     "loaded after `on_setup`, so do not reset it in `on_train_begin`.",
 )
 def resumes(lab: Lab) -> None:
-    """A run that resumes from the checkpoint of any step gives the weights and logs of the uninterrupted run."""
+    """Check that a run that resumes from any checkpoint has the weights and logs of the uninterrupted run."""
     trainer = lab.among(lab.new(), save_every=1)
     unbroken = train(trainer)
     saved = sorted(unbroken.folder.glob("checkpoint-*"), key=_step)

@@ -26,7 +26,7 @@ class VirtualClock:
         self.seconds += seconds
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
-        """Advance the clock by `seconds` at the start of each step of a trainer. Return a function that undoes this."""
+        """Subscribe a handler that advances the clock by `seconds` in each step. Return a function that removes it."""
         undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
         return undo
 

@@ -25,7 +25,7 @@ class NotJudged(Exception):
 
 @dataclass
 class Examination:
-    """The checks of one callback, and the runs that several checks use."""
+    """Runs the checks of one callback. Keeps the results, and the runs that several checks use."""
 
     subject: Subject
     """The callback."""
@@ -96,7 +96,7 @@ def check_callback(
     expected_failed: Mapping[str, str] | None = None,
     **promises: Any,
 ) -> None:
-    """Check that a callback behaves as a run expects.
+    """Run the conformance checks on a callback, and raise an error if a check fails.
 
     Args:
         callback: a class, a function that returns a new callback, or a `Subject`.
@@ -122,6 +122,11 @@ def check_callback(
 
 def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Mapping[str, str] = {}) -> list[str]:
     """Return the names of the checks to run, in their order.
+
+    Args:
+        only: the names of the checks to run. Empty: all checks.
+        two_processes: whether "all checks" includes the check that starts two processes.
+        expected_failed: check -> reason. The names must be known; the result may contain them.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

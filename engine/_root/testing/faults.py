@@ -29,6 +29,8 @@ class InjectedFault(Exception):
 def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseException] = InjectedFault) -> Injector:
     """Return an injector that raises an error in a step.
 
+    Call the injector with a trainer. It returns a function that removes the fault.
+
     Args:
         step: the first step that fails. The first step of a run is 1. Later steps raise the error too.
         event: the event that raises the error, after all its handlers ran. With `forward`, the forward pass of the
@@ -62,7 +64,10 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 
 
 def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
-    """Return an injector that sends a signal to this process at the end of a step."""
+    """Return an injector that sends a signal to this process at the end of a step.
+
+    Call the injector with a trainer. It returns a function that removes the fault.
+    """
 
     def inject(trainer: Trainer) -> Undo:
         undo: Undo = trainer.on(
@@ -76,7 +81,8 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
 def kill_at(step: int) -> Injector:
     """Return an injector that kills this process at the end of a step, to simulate a machine failure.
 
-    Use it in a function that you pass to `in_processes`. Elsewhere it kills the process of the tests.
+    Call the injector with a trainer. It returns a function that removes the fault.
+    Use the injector in a function that you pass to `in_processes`. Elsewhere it kills the process of the tests.
     """
     return _kill_at(step, None)
 
@@ -84,7 +90,8 @@ def kill_at(step: int) -> Injector:
 def lose_rank_at(step: int, rank: int = 1) -> Injector:
     """Return an injector that kills one rank at the end of a step.
 
-    Use it in a function that you pass to `in_processes`, with two processes.
+    Call the injector with a trainer. It returns a function that removes the fault.
+    Use the injector in a function that you pass to `in_processes`, with two processes.
     """
     return _kill_at(step, rank)
 

@@ -29,7 +29,7 @@ class Lab:
     """Builds and trains tiny trainers with the callback under test, and keeps the runs that several checks read."""
 
     def __init__(self, subject: Subject, folder: Path) -> None:
-        """Prepare runs.
+        """Store the callback under test, and note the settings of the process before the first run.
 
         Args:
             subject: the callback under test.
@@ -104,7 +104,7 @@ class Lab:
 
 
 def difference(one: TinyRun, other: TinyRun) -> str:
-    """Return a text with the first difference between two runs. The text is empty if the runs are equal."""
+    """Compare two runs, and return a text with their first difference. The text is empty if the runs are equal."""
     if events := one.trace.difference(other.trace):
         return f"the events differ:\n{events}"
     if one.logs != other.logs and not equal(one.logs, other.logs):
@@ -114,7 +114,7 @@ def difference(one: TinyRun, other: TinyRun) -> str:
 
 
 def other_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str:
-    """Return a text with the first weight that differs, and the difference. It is empty if all weights are equal."""
+    """Compare weights by name. Return a text about the first weight that differs; "" if all weights are equal."""
     if same_weights(one, other):
         return ""
     if one.keys() != other.keys():
@@ -148,12 +148,21 @@ def _muted(found: Subscription, call: Callable[[], Any]) -> Any:
 
 
 def observes(found: Subscription, subject: Subject) -> bool:
-    """Return whether a handler of the callback under test may only observe the run, and not change it."""
+    """Return whether the checks demand that a handler only observes the run, and does not change it.
+
+    Args:
+        found: the handler.
+        subject: the callback under test. Its `reporter` is the result. If it is None, the result is True for handlers
+            in MEASURE and REPORT.
+    """
     return found.slot.stage in OBSERVING if subject.reporter is None else subject.reporter
 
 
 def values_of_classes(callback: Any) -> dict[str, str]:
-    """Return the plain values in the class attributes of a callback: `Class.attribute` -> the value as text."""
+    """Return the class attributes of a callback as text: `Class.attribute` -> text of the value.
+
+    Only numbers, bools, texts, lists, dicts and sets are returned.
+    """
     classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
     return {
         f"{cls.__name__}.{name}": repr(value)
@@ -168,10 +177,10 @@ def _wrapped(found: Subscription, call: Callable[[Any, Any], Any], wrap: Callabl
 
 
 class Watch:
-    """Compares the run before and after each handler of the callback under test."""
+    """Records what handlers of the callback under test print and change, and which random generators they use."""
 
     def __init__(self, trainer: Trainer, subject: Subject) -> None:
-        """Prepare to record what the handlers of a callback print, draw and change.
+        """Prepare to record what handlers print and change, and which random generators they use.
 
         Args:
             trainer: the trainer.

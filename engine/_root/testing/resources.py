@@ -61,7 +61,10 @@ def settings() -> Counter[str]:
 
 
 def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
-    """Return a description of each resource that exists now, but not in the result of an earlier `resources()`."""
+    """Return a description of each resource that was added since an earlier call of `resources()`.
+
+    `before` is the result of the earlier call. The list is empty if nothing was added.
+    """
     more = resources(model) - before
     if more:
         gc.collect()  # what nothing refers to any more does not count

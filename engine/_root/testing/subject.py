@@ -73,7 +73,7 @@ def as_subject(given: Any, **options: Any) -> Subject:
 
 
 def _name_of(make: Callable[..., Any]) -> str:
-    """Return the name of a class or function. A lambda has the name of the class that it returns."""
+    """Return the name of a class or function. For a lambda, call it and return the name of the result's class."""
     name: str = getattr(make, "__name__", type(make).__name__)
     if name != "<lambda>":
         return name
