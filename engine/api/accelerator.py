@@ -79,7 +79,7 @@ class AcceleratorState:
 
 @dataclass
 class Accelerator:
-    """The object that replaces accelerate's `Accelerator`. Its methods use the run, and its stepper for backward."""
+    """The object that replaces accelerate's `Accelerator`. Its methods work on the run of the Trainer."""
 
     run: Run
     """The run."""
@@ -186,10 +186,11 @@ class Accelerator:
         self._even_batches = even
 
     def prepare(self, *parts: Any, **options: Any) -> Any:
-        """Prepare a loader or a model. Optimizers and schedules are returned as they are.
+        """Prepare loaders and models. Return the prepared object, or a tuple of them for several arguments.
 
         A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches, in a
         new order in each epoch. The Trainer's model is returned wrapped. Any other model is moved to the device.
+        Optimizers and schedules are returned unchanged. `options` are not used.
         """
         prepared = tuple(self._prepared(part) for part in parts)
         return prepared[0] if len(prepared) == 1 else prepared
@@ -250,9 +251,9 @@ class Accelerator:
         return map_tensors(self.run.ranks.gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Return the tensors of all ranks, concatenated along the first dimension, also if its size differs by rank.
+        """Return the tensors of all ranks, concatenated along the first dimension. Its size may differ by rank.
 
-        If the second dimensions differ, the shorter ones are padded with -100.
+        If the second dimension of a tensor differs by rank, the shorter tensors are padded with -100.
 
         With several ranks, samples are repeated to fill up the last batch. The result has these samples too, at its
         end.
@@ -330,7 +331,7 @@ class Accelerator:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
-        """Return None for each argument. When a session ends, the Trainer frees the objects that it made."""
+        """Return a list with one None per argument. The Trainer frees its objects when a session ends."""
         return [None] * len(parts)
 
     @property

@@ -48,7 +48,7 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Add logged or announced metrics to the evaluation of the overridden `evaluate` that runs now, if one does."""
+        """Record logged or announced metrics for the overridden `evaluate` that runs now. If none runs, do nothing."""
 
     @property
     def model(self) -> nn.Module:
@@ -62,7 +62,7 @@ class TrainerBase:
         self._use_model(model.to(self.args.device))
 
     def _follow_arguments(self) -> None:
-        """Apply arguments that the program changed after the trainer was built."""
+        """Apply arguments that the program changed later: check them, and update the callbacks that arguments build."""
         raise NotImplementedError
 
     def _order_seed(self) -> int:
@@ -77,7 +77,7 @@ class TrainerBase:
     def model_wrapped(self) -> nn.Module:
         """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used.
 
-        Programs that set `model` may also set `model_wrapped` to this model. To wrap the model, override `_wrap_model`.
+        A program may set this attribute only to the value of `model`. To wrap the model, override `_wrap_model`.
         """
         return self.run.model_wrapped
 

@@ -54,7 +54,7 @@ class HasCallbacks(Protocol):
         """Record metrics that an overridden `evaluate` announces."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether `on_save` of this step is announced already. A second call returns False."""
+        """Return whether the Trainer has announced `on_save` for this step. A second call returns False."""
 
 
 class CallbackHandler:
@@ -234,14 +234,14 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the event that runs now with these values. Return the control of the run."""
+        """Call the handlers of the event that the bus announces now, with these values. Return the run's control."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the method `event` of each callback that has it, and return the control. It need not be an event."""
+        """Call the method named `event` of each callback that has one. Return the control. Any name is allowed."""
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
@@ -265,7 +265,7 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions of an event, with one for this object in place of the handlers that it calls."""
+        """Return the subscriptions of an event. A subscription of this object replaces the handlers that it calls."""
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -289,7 +289,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which no replacement counts as running, so that handlers can announce other events."""
+        """Return a context in which handlers can announce other events, although the bus calls this object."""
         return self._calling(None)
 
 

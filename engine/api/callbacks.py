@@ -139,7 +139,12 @@ class CallbackMethods(TrainerBase):
         return handle
 
     def _warn_of_twin(self, callback: Any, owner_id: str) -> None:
-        """Warn once if two attached callbacks have the same class and settings, because both do the same work."""
+        """Warn if exactly one other attached callback has the same class and settings: both do the same work.
+
+        Args:
+            callback: the callback that was just attached.
+            owner_id: the id of this callback.
+        """
         if isinstance(callback, Callback) and callback.variant:
             return
         settings = owner_of(callback, self.bus.attributes_of(owner_id))["settings"]

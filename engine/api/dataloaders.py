@@ -38,7 +38,7 @@ class DataLoaderMethods(LossMethods):
     """The dropped columns that were already logged: pairs of a description, such as `Training`, and the columns."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader of the training batches. Override it for a loader of your own.
+        """Build the loader of the training batches. Override it for a loader of your own.
 
         Raises:
             DataError: if there is no training dataset.
@@ -91,7 +91,7 @@ class DataLoaderMethods(LossMethods):
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of the prediction batches. Override it for a loader of your own."""
+        """Build the loader of the prediction batches. Override it for a loader of your own."""
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
@@ -108,7 +108,7 @@ class DataLoaderMethods(LossMethods):
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> Any:
-        """Return the loader of a dataset. The three public methods call it. Override it to change all loaders.
+        """Build the loader of a dataset. The three public methods call it. Override it to change all loaders.
 
         Args:
             dataset: the dataset.
@@ -181,7 +181,10 @@ class DataLoaderMethods(LossMethods):
     # Columns.
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Set `_signature_columns`, if it is None, to the columns that the model takes. Override it to keep others."""
+        """If `_signature_columns` is None, set it to the columns that the model takes.
+
+        Override this method to keep other columns.
+        """
         if self._signature_columns is None:
             accepted = self.objective.accepted_columns
             self._signature_columns = None if accepted is None else list(accepted)
@@ -243,7 +246,9 @@ class DataLoaderMethods(LossMethods):
 
     @staticmethod
     def num_tokens(dataloader: Any, max_steps: int | None = None) -> int:
-        """Return the number of tokens in all batches. With `max_steps`, return the tokens of the first batch times
-        `max_steps`."""
+        """Read all batches, and return the number of their tokens.
+
+        With `max_steps`, read only the first batch, and return its tokens times `max_steps`.
+        """
         counts = (int(batch["input_ids"].numel()) for batch in dataloader)
         return sum(counts) if max_steps is None else next(counts, 0) * max_steps

@@ -105,8 +105,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate`, and record the call as one evaluation.
 
-        The metrics of this evaluation are the metrics that the method returns, logs or announces. Callbacks use them to
-        decide.
+        The metrics of this evaluation are the metrics that the method returns, logs or announces. Callbacks such as
+        `EarlyStopping` read them.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -139,7 +139,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate for a callback and return the metrics.
 
-        If an override of `evaluate` is running, its own metrics do not include the metrics of this evaluation.
+        If an override of `evaluate` is running, the metrics of the override do not include the metrics of this call.
         """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -268,7 +268,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
-        """Return a context manager that keeps the metrics of an evaluation in a record of their own.
+        """Return a context manager that opens a new record for the metrics of an evaluation.
 
         Args:
             prefix: the prefix of the metric names.
@@ -331,7 +331,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once that an evaluation or a prediction found no labels, with the expected names and the remedy."""
+        """Warn once that the evaluated batches have no labels. The text has the expected names and the remedy."""
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):
             return
@@ -364,7 +364,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
         """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
 
-        For a named dataset of the trainer, the value is the name again.
+        For a named dataset of the trainer, the value is its name, not the dataset.
 
         Args:
             wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.

@@ -135,7 +135,7 @@ class TrainerInputs:
             raise ArgumentError("The Trainer needs exactly one of `model` and `model_init`. Pass one of them.")
 
     def check(self, args: TrainingArguments, loaders: Collection[str] = ()) -> None:
-        """Refuse inputs that cannot work. One error lists all of them.
+        """Refuse inputs that conflict with each other or with the arguments.
 
         Args:
             args: the training arguments.
@@ -221,7 +221,7 @@ def _checked(given: Any) -> TrainingArguments:
 
 
 def _wrong_arguments(given: Any) -> str:
-    """Return the message for `args` that are not TrainingArguments."""
+    """Build the message of the error for a value of `args` that is not a TrainingArguments."""
     kind = type(given)
     theirs = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == "transformers"), None)
     if theirs is not None:

@@ -118,7 +118,7 @@ class LossMethods(MomentMethods):
             self._counting = before
 
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
-        """Return the batches of a step from an overridden `get_batch_samples`. Keep the item count that it returned."""
+        """Call the overridden `get_batch_samples` for `count` batches. Return its batches, and store its item count."""
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]
 
@@ -164,13 +164,16 @@ class LossMethods(MomentMethods):
         return None if smoother is None else OutputSmoother(smoother)
 
     def _set_objective(self, **settings: Any) -> None:
-        """Set attributes of `self.objective`, and of the objectives of models that `model_init` makes later."""
+        """Set attributes of `self.objective`, the object that computes the loss of the model.
+
+        If `model_init` builds other models later, their objectives get the same values.
+        """
         self._objective_settings = {**self._objective_settings, **settings}
         if "objective" in vars(self):
             self.objective.set(**settings)
 
     def _follow_loss(self) -> None:
-        """Use a loss function or a label smoothing that was set after construction.
+        """Use a loss function or a label smoothing that the program set after it built the trainer.
 
         Raises:
             ArgumentError: if label smoothing and a loss function are both set.
@@ -230,7 +233,11 @@ class LossMethods(MomentMethods):
         return objective
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
-        """Return whether the loss is already divided for its whole step, so that `training_step` does not divide it."""
+        """Return whether the loss is already averaged over its whole step.
+
+        If False, `training_step` divides the loss by the number of batches. `num_items_in_batch` is the number of items
+        by which the loss was divided; None for a mean over the batch.
+        """
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
         # Without a count, a loss function can only return a mean over its batch.

@@ -16,7 +16,7 @@ Fact = tuple[str, str]
 
 
 def facts_of(run: Any) -> Iterator[Fact]:
-    """Yield the name and the text of each line. Before the training begins, there are no lines for data and steps."""
+    """Yield the lines that describe a run, each as name and text. Before the training, data and steps are missing."""
     args, plan = run.args, run.plan
     yield "model", _model(run.model)
     rows = length_of(getattr(run.train_dataloader, "dataset", None))

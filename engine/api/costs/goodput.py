@@ -65,11 +65,11 @@ class Session:
         return self.points[-1].seconds
 
     def keep(self, step: int) -> None:
-        """Note that a later session resumed at a step. The work of this session after that step is lost."""
+        """Mark the work of this session after a step as lost, because a later session resumed from this step."""
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
-        """Return the first and the last known step of the session, and the step up to which its work is kept."""
+        """Return the first step, the last known step and the last kept step of the session."""
         first, last = self.points[0].step, max(point.step for point in self.points)
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 
@@ -120,7 +120,7 @@ class Goodput:
 
 
 def described(values: Mapping[str, Any]) -> str:
-    """Return the sums in `values`, a result of `Goodput.to_dict`, as one line of text."""
+    """Build one line of text from `values`, the result of `Goodput.to_dict`."""
     number = len(values["sessions"])
     parts = [
         f"{name.replace('_', '-')} {duration(values[name])}"
@@ -135,7 +135,7 @@ def described(values: Mapping[str, Any]) -> str:
 
 
 def read_goodput(folder: Path | str) -> Goodput | None:
-    """Return the goodput of the last run in an output folder; None if the folder has no record of it."""
+    """Read the goodput of the last run from an output folder. Return None if the folder has no record of a run."""
     try:
         lines = (Path(folder) / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -153,7 +153,7 @@ def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
-    """Return the goodput of the last run in the records. A session that does not resume begins a new run.
+    """Compute the goodput of the last run in the records. A session that does not resume begins a new run.
 
     Args:
         records: the records that `MeasureGoodput` wrote, the oldest first. Records of another form are left out.
@@ -169,10 +169,10 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Return the sessions of the run, including the session that a record starts.
+    """Create the session that a record starts. Return the sessions of its run, the new session last.
 
-    Earlier sessions lose their work after the step at which the new session starts. If the record starts a new run, the
-    new session is the only one.
+    The work of earlier sessions after the first step of the new session is marked as lost. If the record starts a new
+    run, the new session is the only one.
     """
     step = int(record["step"])
     new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
@@ -188,7 +188,10 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a record to its session as a `Point`. A heartbeat has no times of parts, so the last known times stay."""
+    """Add a record to the last session as a `Point`, if the record belongs to this session.
+
+    If the record lacks the time of a part, the `Point` gets the time from the `Point` before it.
+    """
     for session in sessions[-1:]:
         if session.id == record["session"]:
             before = session.points[-1].parts

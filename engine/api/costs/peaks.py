@@ -22,7 +22,7 @@ PEAKS: dict[str, tuple[float, float, float]] = {
 
 
 def peak_of(device_name: str, half: bool, tf32: bool) -> float | None:
-    """Return the peak of a GPU in operations per second; None if it is not known.
+    """Look up the peak speed of a GPU, in operations per second. Return None for an unknown GPU.
 
     Args:
         device_name: the name of the GPU, as `torch.cuda.get_device_name` returns it.

@@ -21,8 +21,10 @@ ONCE = ("on_setup", "on_train_begin", "on_train_end")
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
-    """Return the seconds of the median step by part: part -> seconds. Steps that log, evaluate, save or collect garbage
-    do not count."""
+    """Compute the median time of each part of a step: part -> seconds.
+
+    Steps that log, evaluate, save or collect garbage do not count.
+    """
     rows = [row for _, row in timeline.rows]
     return {
         part: float(np.median([row.get(part, 0) for row in rows])) * NANO if rows else 0.0
@@ -32,7 +34,7 @@ def medians_of(timeline: Timeline) -> dict[str, float]:
 
 
 def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
-    """Return the costs of the current training session, or of the last session.
+    """Compute the costs of the current training session; of the last one if no training is in progress.
 
     Args:
         run: the run.
@@ -91,7 +93,7 @@ def _processors() -> int:
 
 
 def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
-    """Return the share of the peak speed of this rank's device that the model uses; None if it is unknown.
+    """Compute the share of the peak speed of this rank's device that the model uses; None if it is unknown.
 
     Args:
         run: the run.

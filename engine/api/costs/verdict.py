@@ -68,7 +68,7 @@ def judge(
     dearest: str = "",
     blame: Blame | None = None,
 ) -> Verdict:
-    """Return the part that limits the speed of a training.
+    """Find the part that limits the speed of a training.
 
     Args:
         totals: part -> seconds of the whole training.
@@ -122,9 +122,13 @@ def judge(
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
     """Return a text that recommends the number of workers that load batches as fast as the model uses them.
 
-    If that needs more workers than there are processors, or if `workers` is None, the text recommends something else.
-    The estimate assumes that one worker loads a batch in the same time as this process, so n workers load n batches in
-    this time.
+    If this number is above `processors`, or if `workers` is None, the text recommends something else. The estimate
+    assumes that n workers load n batches in the time in which one worker, or this process, loads one batch.
+
+    Args:
+        medians: part -> seconds of the median step.
+        workers: the current number of workers; None if the loader is not a DataLoader of torch.
+        processors: the number of processors of this machine that the run may use.
     """
     waits = medians.get(DATA, 0.0)
     computes = sum(medians.values()) - waits
@@ -141,7 +145,7 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
 
 
 def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
-    """Return the slowest rank; None for one rank.
+    """Find the slowest rank. Return None for one rank.
 
     All ranks leave a collective at the same time. So the rank that spends the least time in collectives arrives last:
     it is the slowest rank. The other ranks spend more time in collectives, because they wait for it.

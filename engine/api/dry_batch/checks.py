@@ -1,5 +1,4 @@
-"""Checks of a dry batch that read no sample and call no code of the program. The module also has the texts of all
-findings."""
+"""Checks of a dry batch that read no sample and call no code of the program, and the texts of all findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a dry batch: look at the optimizer, and if asked at the largest batch, before the first step."""
+"""The dry batch: check the optimizer, and on request run the largest batch, before the first step."""
 
 from __future__ import annotations
 

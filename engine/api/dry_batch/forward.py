@@ -84,7 +84,7 @@ def _overrides(trainer: Any, name: str) -> Iterator[Any]:
 
 
 def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
-    """Run forward and backward of a batch with the training step of the program, and restore everything.
+    """Run forward and backward of a batch with the training step of the program, then restore all state.
 
     The model is called without its wrapper, so DDP communicates nothing, and without `torch.compile`.
 

@@ -68,12 +68,12 @@ class KeptState:
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:
-        """Keep the state of objects.
+        """Copy the state of objects.
 
         Args:
-            roots: the objects by name, for the error.
-            stops: objects that are not searched for state.
-            data: whether large tensors and arrays are data, which are not copied.
+            roots: the objects, under the names that the text of an error shows.
+            stops: objects that are not searched, so that their state is not copied.
+            data: whether large tensors and arrays hold data. They are then neither copied nor restored.
 
         Raises:
             Unrestorable: for an iterator, a weight without values, and a sharded weight.
@@ -165,7 +165,7 @@ class KeptState:
             self._wait((f"{path}[{number}]", item) for number, item in enumerate(container))
 
     def _keep_class(self, path: str, cls: type) -> None:
-        """Keep the class attributes of a class of the program, and the global variables that its methods use."""
+        """Store the class attributes of a class of the program, and the global variables that its methods use."""
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:
@@ -242,7 +242,7 @@ def _put_back(container: Any, values: Any) -> None:
 
 
 def _same(container: Any, values: Any) -> bool:
-    """Return whether a container has the same objects as before, in the same order."""
+    """Return whether a container has the same objects as `values`, its earlier content, in the same order."""
     if len(container) != len(values):
         return False
     if isinstance(container, dict):

@@ -21,7 +21,10 @@ from .rows import NoBatch, Source
 
 
 def look_at_batch(trainer: Any, report: DryBatchReport) -> None:
-    """Read the largest batch, and run the model on it. If one rank cannot do this, no rank does."""
+    """Read the largest batch, run the model on it, and write the results to the report.
+
+    If one rank cannot read its batch or run the model, no rank runs the model.
+    """
     run: Run = trainer.run
     args = run.args
     main_input = getattr(user_model(run.model), "main_input_name", "input_ids")
@@ -55,7 +58,10 @@ def look_at_batch(trainer: Any, report: DryBatchReport) -> None:
 
 
 def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
-    """Read the largest batch, and restore the state of the dataset, the collator and all random generators."""
+    """Read the largest batch, and return it on the device of the run.
+
+    Afterwards, restore the state of the dataset, the collator and all random generators.
+    """
     run = trainer.run
     report.rows, report.chosen = source.chosen()
     stops = [trainer, run, run.bus, run.args, run.model, *run.bus.subscribers.values()]
@@ -69,7 +75,10 @@ def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
 
 
 def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report: DryBatchReport) -> None:
-    """Write the shapes, labels, padding and truncation of the batch, and the findings about them, to the report."""
+    """Write the shapes, labels, padding and truncation of the batch, and the findings about them, to the report.
+
+    `main_input` is the key of the main input of the model in the batch, such as `input_ids`.
+    """
     run = trainer.run
     report.shapes = rows.shapes_of(batch)
     report.masked = rows.masked_share(trainer.objective.labels_in(batch))

@@ -67,7 +67,8 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
     Args:
         loader: the training loader.
         dataset: the training dataset of the user.
-        size: the number of samples per batch, if the Trainer built the loader. Another loader has its own number.
+        size: the number of samples per batch, if the Trainer built the loader. For another loader, its `batch_size`
+            counts instead.
         length_column: the column with the length of each sample.
         main_input: the key of a sample whose value has the length of the sample.
 
@@ -123,7 +124,7 @@ def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str)
 
 
 def padding_share(lengths: Sequence[float] | np.ndarray[Any, Any], size: int, grouped: bool) -> float:
-    """Return the expected share of padding, if each batch is padded to its longest sample.
+    """Estimate the share of padding, if each batch is padded to its longest sample.
 
     Args:
         lengths: the length of each sample.
@@ -171,6 +172,11 @@ def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
     """Return the share of padding in a batch of tokens.
 
     None if the batch has no attention mask and no padding token is known. Also None for a batch without tokens.
+
+    Args:
+        batch: the batch.
+        main_input: the key of the tokens in the batch, such as `input_ids`.
+        pad: the id of the padding token; None if it is not known.
     """
     if not isinstance(batch, Mapping):
         return None
@@ -183,7 +189,10 @@ def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
 
 
 def widths_of(batch: Any, main_input: str) -> list[int]:
-    """Return the length of each sample of a batch of tokens, without padding; [] for other batches."""
+    """Return the length of each sample of a batch of tokens; [] for other batches.
+
+    If the batch has no attention mask, the lengths include padding. `main_input` is the key of the tokens.
+    """
     if not isinstance(batch, Mapping):
         return []
     mask, tokens = batch.get("attention_mask"), batch.get(main_input)

@@ -1,4 +1,4 @@
-"""The backward of a dry batch, which leaves no gradient."""
+"""The backward pass of a dry batch. It leaves no gradient in the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ...run import Run
 
 @dataclass
 class DryStepper:
-    """Replaces the stepper of the run during a dry batch. Its backward announces no event and leaves no gradient."""
+    """The object that runs the backward pass during a dry batch, in place of the `Stepper` of the run.
+
+    Its `backward` announces no event, and leaves no gradient in the model.
+    """
 
     run: Run
     """The run."""
