@@ -19,7 +19,7 @@ _DESCRIPTION = (
 def run(words: Sequence[str]) -> int:
     """Print the callbacks that the Trainer builds from the training arguments in `words`, as Python and as YAML.
 
-    With `--only python` or `--only yaml` in `words`, print one of the two forms.
+    With `--only python` or `--only yaml` in `words`, print this form only.
 
     Returns:
         The exit status 0.

@@ -47,11 +47,14 @@ class Instead(Protocol[Result_co]):
 
 
 class Enough(BaseException):
-    """Ends a training early. It is not an `Exception`, so that no callback and no program catches it."""
+    """The exception that ends a training early.
+
+    It is not an `Exception`, so that no callback and no program catches it.
+    """
 
 
 class _Left(BaseException):
-    """Ends the program at its first `train()`, and carries the result of `instead`.
+    """The exception that ends the program at its first `train()`. It carries the result of `instead`.
 
     It is not an `Exception`, so that programs do not catch it.
     """
@@ -68,7 +71,7 @@ def at_first_training(
     changed: Callable[[TrainerInputs], TrainerInputs] | None = None,
     of_transformers: bool = False,
 ) -> Result:
-    """Run a program in this process up to its first `train()`, and return what `instead` returns there.
+    """Run a program in this process up to its first `train()`, call `instead` there, and return its result.
 
     The output of the program goes to stderr, so that stdout has only the result of the command. At the end, `sys.argv`,
     `sys.path`, the main module and the Trainer are restored.
@@ -77,11 +80,11 @@ def at_first_training(
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
         is_module: whether the program is a module.
-        instead: the function to call instead of `train()`. Its result is returned.
+        instead: the function to call instead of `train()`.
         changed: receives the inputs of each Trainer that the program builds, and returns the inputs to build it with.
             None keeps the inputs of the program.
-        of_transformers: whether the program imports its Trainer from transformers. A file that contains `transformers`
-            but not `trainbus` is recognized without this option.
+        of_transformers: whether the program imports its Trainer from transformers. If so, it gets the Trainer of
+            trainbus. A file that contains `transformers` but not `trainbus` is recognized without this option.
 
     Raises:
         ArgumentError: if there is no such program, or if it ends without a call of `train()`.
@@ -122,10 +125,10 @@ def at_first_training(
 
 
 def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: Callable[[Any], bool]) -> TrainerInputs:
-    """Return the inputs of a Trainer with other training arguments and fewer callbacks, and without evaluations.
+    """Copy the inputs of a Trainer: set some training arguments, turn evaluations off, and leave out some callbacks.
 
     Args:
-        inputs: the inputs of the program.
+        inputs: the values with which the program builds its Trainer.
         values: the training arguments to set: name -> value. Names that the arguments of the program do not have are
             skipped.
         left_out: receives a callback or a callback class of the inputs, and returns whether to leave it out.
@@ -140,12 +143,12 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
 
 def is_tracker(callback: Any) -> bool:
-    """Return whether a callback belongs to an integration, such as a tracker."""
+    """Return whether the class of a callback is defined in the package `integrations`, as all trackers are."""
     return ".integrations." in _module_of(callback)
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether a callback belongs to an integration, or only watches and reports (`callbacks/monitor/`)."""
+    """Return whether a callback is defined in `integrations`, or in `callbacks/monitor`, where callbacks only watch."""
     return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
 
 
@@ -154,7 +157,10 @@ def _module_of(callback: Any) -> str:
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:
-    """Return whether the file of a program contains `transformers` but not `trainbus`. False for a module."""
+    """Return whether a program is a file that contains `transformers` but not `trainbus`.
+
+    Without an installed transformers, the function returns False.
+    """
     if is_module or find_spec("transformers") is None:
         return False
     text = Path(program).read_text(encoding="utf-8", errors="replace")

@@ -12,7 +12,7 @@ VERSION = 1
 
 
 def versioned(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that a command prints, with the version of the JSON as their first key, `version`."""
+    """Return a copy of `values` with the version of the JSON format as its first key, `version`."""
     return {"version": VERSION, **values}
 
 

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for a command line.
+    """Build the parser for a command line.
 
     It has the options of one command only: the first of `words` that does not begin with `-`. Other commands have only
     a line of help, so that their modules need no import.
@@ -157,10 +157,7 @@ def _add(plugin: Plugin, commands: Any) -> None:
 
 
 def problem_of(plugin: Plugin) -> str:
-    """Return why the command of an installed package cannot be called; an empty text if it can.
-
-    To find out, the function imports the command.
-    """
+    """Import the command of an installed package, and return why it cannot be called; an empty text if it can."""
     try:
         _add(plugin, Parser("trainbus").add_subparsers(dest="command", parser_class=Parser))
     except TrainbusError as error:

@@ -48,17 +48,18 @@ class Stopwatch(Callback):
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
-    """Run a program up to the end of its first training, and return the speed of that training.
+    """Run the first training of a program with changed arguments, and return its speed.
 
     Args:
-        spec: a dict with `changes` (training arguments), `steps` and `warmup` (numbers of steps), `folder` (the output
-            folder), `module` (whether the program is a module) and `describe`. If `describe` is True, do not train, and
-            return the result of the function `describe`.
+        spec: a dict with `changes` (training arguments: name -> value), `steps` and `warmup` (numbers of steps),
+            `folder` (the output folder), `module` (whether the program is a module) and `describe`. If `describe` is
+            True, do not train, and return the result of the function `describe`.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
 
     Returns:
-        A dict with `rows_per_second` and `step_seconds`; empty if the training ended before the last step.
+        A dict with `rows_per_second` (samples per second) and `step_seconds` (seconds per step); empty if the training
+        ended before the last step.
     """
     watch = Stopwatch(spec["warmup"])
     steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}
@@ -78,7 +79,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return what `changes_for` needs to know about a training: its arguments, its device and its data."""
+    """Return the values from which `changes_for` chooses changes: arguments, device and data of a training."""
     import torch
 
     args, device = trainer.args, trainer.args.device

@@ -54,7 +54,7 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def checked_module(name: str) -> str:
-    """Return the name of the module for the name of a package: `damp-spikes` becomes `damp_spikes`.
+    """Convert the name of a package to the name of its module, and check it: `damp-spikes` becomes `damp_spikes`.
 
     Raises:
         ArgumentError: if Python cannot import a module of this name, if a module of this name is installed, or if the
@@ -87,7 +87,7 @@ def checked_module(name: str) -> str:
 
 
 def _is_own(module: str) -> bool:
-    """Return whether trainbus has a callback with this name for the argument `callbacks`, without importing torch."""
+    """Return whether `module` names a callback of trainbus in the argument `callbacks`. This does not import torch."""
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}
@@ -104,7 +104,7 @@ def write_package(folder: Path, module: str, kind: str) -> None:
     Args:
         folder: the folder, which does not exist.
         module: the name of the module and of the entry point.
-        kind: a key of `KINDS`.
+        kind: a key of `KINDS`, such as `tracker`.
     """
     templates = files(__package__) / "templates"
     words = {"project": module.strip("_").replace("_", "-"), "module": module, "cls": class_name(module), "part": kind}

@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 
 def own_first(words: list[str], flags: Collection[str], values: Collection[str] = ()) -> list[str]:
-    """Return the words of a command line with the options of the command in front.
+    """Return the words of a command line, with the options of the command moved in front of the program.
 
     The user may write these options after the program, up to `--`. The words after `--` belong to the program.
 
     Args:
-        words: the command and its words.
+        words: the command, then its options, the program, and the arguments of the program.
         flags: the options of the command without a value.
         values: the options of the command with a value.
     """

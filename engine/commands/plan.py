@@ -83,7 +83,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
-    """Return the estimate as a dict: the workload, all variants with their memory, and the names of those that fit."""
+    """Convert a memory estimate to a dict.
+
+    It has the workload, the memory of each variant of a way to shard, and the names of the variants that fit the GPUs.
+
+    Args:
+        workload: the model, the GPUs and the settings of the training.
+        found: the variants with their memory.
+    """
     return {
         "training": asdict(workload),
         "ways": [
@@ -111,7 +118,10 @@ def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
 
 
 def as_text(workload: Workload, found: list[Candidate]) -> str:
-    """Return the estimate as text: the workload, a table, and the arguments to use."""
+    """Convert a memory estimate to text: the workload, a table, and the training arguments to use.
+
+    `as_data` explains the parameters.
+    """
     lines = [_heading(workload), "", *_table(workload, found), ""]
     fitting = [each for each in found if each.fits]
     if fitting:

@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line, with the action `list` inserted if they name no action."""
+    """Return the words of a command line. Insert the action `list` if they name no action, as in `plugins --json`."""
     if words[:1] == ["plugins"] and (len(words) == 1 or (words[1].startswith("--") and words[1] != "--help")):
         return ["plugins", "list", *words[1:]]
     return words

@@ -136,7 +136,7 @@ def _hints(args: Any, changes: Iterable[str]) -> list[str]:
 
     Args:
         args: the training arguments, after the change.
-        changes: the names of the changed arguments.
+        changes: the names of the changed arguments. Names that set no interval are skipped.
     """
     found = []
     for name in changes:
@@ -148,9 +148,10 @@ def _hints(args: Any, changes: Iterable[str]) -> list[str]:
 
 
 def _comparison(shown: Previewed, changes: str) -> list[str]:
-    """Return lines of text that compare the preview without and with the changed arguments.
+    """Compare the previews without and with the changed arguments, and return the lines to print.
 
-    The lines show the decisions that differ, both values of each number that differs, hints, and new warnings.
+    The lines show the decisions that differ, both values of each number that differs, the hints of `shown`, and new
+    warnings.
 
     Args:
         shown: both previews.

@@ -1,4 +1,4 @@
-"""The dry batch of `trainbus preview --batch`: begin a training, check it with a dry batch, and end it."""
+"""The dry batch of `trainbus preview --batch`: run one batch before the first step, to check a training."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
-    """Begin the training, check it with a dry batch, and end it before its first step.
+    """Begin the training, run the dry batch, and end the training before its first step.
 
-    Only callbacks that build the model and the optimizer run, so nothing is written, reported or saved. The trainer
+    The dry batch is a forward and a backward of the largest batch. Only the callbacks of trainbus that build the model
+    and the optimizer, or decide from metrics, stay attached. So nothing is written, reported or saved. The trainer
     cannot be used afterwards.
 
     Args:
@@ -27,8 +28,8 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
         resume: the value of `resume_from_checkpoint`.
 
     Returns:
-        A dict with `report`, a `DryBatchReport` or None if there is none, and `error`, the text of the error that ended
-        the training; empty without an error.
+        A dict with `report`, a `DryBatchReport` or None if the dry batch did not run, and `error`, the text of the
+        error that ended the training; empty without an error.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 

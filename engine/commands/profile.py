@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and the median of its relative speed is at least `GAIN`."""
+        """Whether the change was faster in all rounds, and in the median by the factor `GAIN` or more."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,10 +151,10 @@ def _profile(options: argparse.Namespace) -> int:
 
 
 def changes_for(described: dict[str, Any]) -> list[Change]:
-    """Return the changes that may help a training.
+    """Return the changes of training arguments that may make a training faster.
 
     Args:
-        described: the result of `describe` in `measure_program.py`.
+        described: arguments, device and data of the training, from `describe` in `measure_program.py`.
     """
     args, cuda = described["args"], described["cuda"]
     found = []
@@ -184,6 +184,10 @@ def changes_for(described: dict[str, Any]) -> list[Change]:
 def chosen(changes: list[Change], only: str) -> list[Change]:
     """Return the changes that the value of `--only` names; all changes if the value is empty.
 
+    Args:
+        changes: the changes that may help the training.
+        only: names of changes, separated by commas.
+
     Raises:
         ArgumentError: for an unknown name.
     """
@@ -200,11 +204,12 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
 
     Args:
         changes: the changes.
-        measure: returns the speed with changed arguments, measured in a fresh process.
+        measure: runs the program in a new process with the arguments that it receives. It returns a dict with
+            `rows_per_second`, or with `error` if this fails.
         rounds: the number of measurements of each change.
 
     Raises:
-        ArgumentError: if the run without a change fails.
+        ArgumentError: if the run without a change fails. If a run with a change fails, its `Gain` has the error.
     """
     gains = [Gain(change) for change in changes]
     bases: list[float] = []

@@ -1,6 +1,6 @@
 """The commands `trainbus trace`, `trainbus diff` and `trainbus replay`, which read the recordings of runs.
 
-`trace` prints a recording, `diff` compares two, and `replay` calls a callback with the events of one.
+`trace` prints a recording. `diff` compares two recordings. `replay` calls a callback with the events of a recording.
 """
 
 from __future__ import annotations
@@ -91,9 +91,13 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
-    """Return the first difference between two recorded runs, and the number of the rank in which they differ.
+    """Read the recordings of two runs, and return the first difference and the number of its rank.
 
-    If both paths are folders, the function compares all ranks. Without a difference, it returns None and 0.
+    If both paths are folders, compare all ranks. Otherwise a folder stands for the recording of rank 0. Without a
+    difference, return None and 0.
+
+    Raises:
+        ArgumentError: if the folders have recordings of different numbers of ranks.
     """
     mine, others = _of_all_ranks(one), _of_all_ranks(other)
     if one.is_dir() and other.is_dir() and len(mine) != len(others):
@@ -110,7 +114,7 @@ def _step_of(found: tuple[Difference, int]) -> int:
 
 
 def _of_all_ranks(path: Path) -> list[Path]:
-    """Return the recordings of all ranks in a folder. For a file, return only this file."""
+    """Find the recordings of all ranks in a folder, and return their paths. For a file, return only its path."""
     first = find(path)
     if not path.is_dir():
         return [first]
@@ -137,10 +141,10 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _callback(text: str) -> Any:
-    """Return the callback that `module:Class` or `module:Class(option=value)` describes.
+    """Build the callback that `module:Class` or `module:Class(option=value)` describes.
 
     Raises:
-        ArgumentError: if the text has another form, or the module or the class does not exist.
+        ArgumentError: if the text has another form, or if the class cannot be imported or called.
     """
     module, _, call = text.partition(":")
     try:

@@ -41,10 +41,10 @@ class Setting:
 
 
 def parse(words: Sequence[str]) -> list[str]:
-    """Return the requests of a command line. Each is one text in its full form, such as `every evaluate 200`.
+    """Convert the words of a command line to requests. Each is one text in its full form, such as `every evaluate 200`.
 
     Raises:
-        ArgumentError: for words that are not a request. The error lists all such words.
+        ArgumentError: if some words are not a request, or if there are no words. The error lists all problems.
     """
     rest, requests, problems = list(words), [], []
     while rest:
@@ -82,14 +82,19 @@ def setting_of(request: str) -> Setting | None:
 
 
 def send(folder: Path, requests: Sequence[str]) -> None:
-    """Add requests to the file `tell` of a run. Other processes may read or write the file at the same time."""
+    """Append requests to the file `tell` in the output folder of a run.
+
+    Other processes may read or write the file at the same time.
+    """
     with open(folder / FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps(list(requests)) + "\n")
 
 
 def receive(folder: Path) -> list[str]:
-    """Return the requests in the file `tell` of a run, and remove the file. Lines that are not requests are left
-    out."""
+    """Read the requests in the file `tell` of a run, and remove the file. Skip lines that are not requests.
+
+    Without the file, the result is an empty list.
+    """
     taken = folder / f".{FILE}-{os.getpid()}"
     try:
         os.replace(folder / FILE, taken)  # from now on, other processes write to a new file

@@ -44,7 +44,10 @@ class Found:
 
 
 class Repeat(Callback):
-    """Puts the weights, the batches and the RNG states of a capsule into the first step of a training."""
+    """A callback that repeats the step of a capsule as the first step of a training, and then ends the training.
+
+    The step uses the weights, the batches and the RNG states of the capsule.
+    """
 
     on_error = "raise"
 
@@ -113,10 +116,14 @@ class Repeat(Callback):
 
 
 def load(model: Any, weights: Mapping[str, Any]) -> None:
-    """Load the weights of a capsule.
+    """Copy the weights of a capsule into a model.
+
+    Args:
+        model: the model of the program.
+        weights: name -> tensor, for all parameters and buffers.
 
     Raises:
-        ArgumentError: if the weights do not fit the model of the program.
+        ArgumentError: if the names or shapes of the weights differ from those of the model.
     """
     own = {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
     own |= dict(model.named_buffers())  # a state dict leaves out some buffers
@@ -198,10 +205,10 @@ def _rerun(options: argparse.Namespace) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the description of a capsule.
+    """Read the description of a capsule: a dict with the step, its losses, its error, the program and more.
 
     Raises:
-        ArgumentError: if the folder has no capsule, or a capsule of a later format.
+        ArgumentError: if the folder has no capsule, or a capsule of another format.
     """
     from ...events.recording.files import number
     from ..checkpoint.write.capsule_files import DESCRIPTION, FORMAT
@@ -259,7 +266,7 @@ def _loader(batches: list[Any]) -> Any:
 def reproduced(described: dict[str, Any], found: Found) -> bool:
     """Return whether the repeated step failed in the same way as the step in the capsule.
 
-    If the step in the capsule raised an error, the repeated step must raise an error of the same type. If not, the
+    If the step in the capsule raised an error, the repeated step must raise an error of the same type. Otherwise the
     losses and the gradient norm of both steps must be equal.
 
     Args:

@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program in this process. Errors that the program raises are not caught.
+    """Run the program that `options` names in this process. Errors that the program raises are not caught.
 
     Returns:
         The exit status of the command: 2 if the program cannot be started, else 0.

@@ -47,10 +47,10 @@ def add_to(commands: Any) -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Return the content of the status file of a run.
+    """Read the status file in the output folder of a run, and return its content.
 
     Raises:
-        ArgumentError: if the folder has no status file, or if the file cannot be read.
+        ArgumentError: if the folder has no status file, or if the file cannot be read or has other content.
     """
     try:
         found = json.loads((folder / NAME).read_text(encoding="utf-8"))
@@ -70,7 +70,14 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def ended(status: dict[str, Any]) -> str:
-    """Return how a run has ended, such as `done` or `killed`; an empty text if it seems to run."""
+    """Return how a run has ended, such as `done`; an empty text if it still runs.
+
+    A run is `killed` if its status is `running`, but its process is missing on this machine. A process on another
+    machine counts as running.
+
+    Args:
+        status: the result of `read_status`.
+    """
     if status["status"] != "running":
         return str(status["status"])
     if status.get("host") == socket.gethostname() and not _lives(status.get("pid")):
