@@ -7,7 +7,7 @@
 | `samplers`, `length_sampler` | The order of samples, and their batches per rank. |
 | `streaming_shards`, `stream_state` | Streams divided over ranks, and their positions. |
 | `feed` | Loader -> the batches of each optimizer step. |
-| `plan`, `position` | The length of a run, and where in the data it is. |
+| `plan`, `position` | The length of a run, and the position of a run in the data. |
 | `batches` | Functions on nested tensors. |
 | `collators/`, `workers/` | Samples -> batch, and the worker processes of a loader. |
 """

@@ -60,7 +60,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 
 @cache
 def _only_cpu() -> bool:
-    """Return whether there is no CUDA, so that every tensor is on the CPU."""
+    """Return whether CUDA is missing, so that every tensor is on the CPU."""
     return not torch.cuda.is_available()
 
 

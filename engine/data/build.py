@@ -103,7 +103,7 @@ def build_loader(
 def _loader_options(
     dataset: Any, args: TrainingArguments, collator: Collator, ranks: Ranks, training: bool
 ) -> dict[str, Any]:
-    """Return the options of a `Loader` that do not depend on the order of samples."""
+    """Return the keyword arguments of a `Loader`, except those that set the order of samples."""
     workers = args.dataloader_num_workers
     worker_init: Callable[[int], None] | None = ignore_stop_signals if workers else None
     if workers and (training or args.dataloader_persistent_workers):
@@ -125,10 +125,10 @@ def _loader_options(
 def _stream_loader(
     dataset: Any, args: TrainingArguments, ranks: Ranks, batch_size: int, options: dict[str, Any]
 ) -> Loader:
-    """Return the loader of a stream.
+    """Build the loader of a stream.
 
-    If this rank has its own part of the stream, the loader reads this part. Otherwise it reads the whole stream, and
-    takes the samples of this rank.
+    If `own_part` finds a part of the stream for this rank, the loader reads only this part. Otherwise it reads the
+    whole stream, and takes the samples of this rank. `options` are the result of `_loader_options`.
     """
     drop_last = args.dataloader_drop_last
     part = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
@@ -151,7 +151,7 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Return the sampler that the arguments select for a map-style dataset. `build_loader` explains the parameters."""
+    """Build the sampler that the arguments select for a map-style dataset. `build_loader` explains the parameters."""
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
         return _group_by_length(lengths, args, ranks, batch_size, training)
@@ -163,7 +163,8 @@ def default_sampler(
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
     """Return a sampler whose order a resumed run can draw again.
 
-    As in accelerate, a `ShuffledSampler` with `seed` replaces a `RandomSampler` of torch that draws each sample once.
+    None becomes a sampler in the order of `dataset`. As in accelerate, a `ShuffledSampler` with `seed` replaces a
+    `RandomSampler` of torch that draws each sample once. A `UserSampler` wraps any other sampler of the user.
     """
     if sampler is None:
         return SequentialSampler(dataset)
@@ -177,7 +178,7 @@ def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
 def _group_by_length(
     lengths: list[float], args: TrainingArguments, ranks: Ranks, batch_size: int, training: bool
 ) -> Sampler[int]:
-    """Return a sampler that puts samples of similar length next to each other.
+    """Build a sampler that puts samples of similar length next to each other.
 
     For training, it draws a new order in each epoch. For evaluation, its order is fixed.
     """
@@ -188,7 +189,7 @@ def _group_by_length(
 
 
 def order_of(loader: Any) -> list[int] | None:
-    """Return the dataset indices of the samples, in the order in which a loader last yielded the samples.
+    """Return the dataset indices of the samples in the order of the last iteration of a loader.
 
     None if the loader does not group samples by length. An evaluation then keeps the order of the loader.
     """
@@ -212,7 +213,15 @@ def length_of(data: Any) -> int | None:
 
 
 def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
-    """Return a dataset and its collator that produce batches with the accepted columns only.
+    """Remove the columns that are not accepted, and return the dataset and the collator to use.
+
+    They are removed from a map-style dataset of the library `datasets` that has no transform. For other datasets, a
+    `ColumnFilter` around the collator removes them from each sample.
+
+    Args:
+        dataset: the dataset.
+        collator: turns a list of samples into a batch.
+        accepted: the names of the columns to keep.
 
     Raises:
         DataError: if the dataset has none of the accepted columns.

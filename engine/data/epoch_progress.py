@@ -51,7 +51,7 @@ class EpochProgress:
     """The worker that made the last batch, and its RNG states before that batch; None without workers."""
 
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
-        """Return the state for a checkpoint: nested values with tensors.
+        """Return the state that a checkpoint saves: nested values with tensors. From it, another loader resumes here.
 
         The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, if
         they differ from the states at the start of the iteration. So a resumed run fetches the same batch again. If you
@@ -87,7 +87,7 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Return a state from which a loader resumes after the samples that are done, even with another batch size.
+    """Reduce a state to the samples that are done, so that a loader with another batch size can resume from it.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`. The entry `row`, the number of finished samples of
@@ -118,7 +118,7 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Return how many samples each worker has done if all workers have done equally many: worker number -> samples.
+    """Divide the finished samples evenly over the ranks and workers in `parts`. Return worker number -> samples.
 
     Args:
         rows: samples that are done, over all ranks.
@@ -130,7 +130,7 @@ def divided(rows: int, parts: list[int]) -> dict[int, int]:
 
 
 def by_name(values: dict[int, Any]) -> dict[str, Any]:
-    """Return a dict with its integer keys as strings, because checkpoints store string keys."""
+    """Convert the integer keys of a dict to strings, because checkpoints store string keys."""
     return {str(number): value for number, value in values.items()}
 
 

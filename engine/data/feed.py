@@ -26,10 +26,10 @@ class Window:
 
 
 class Feed:
-    """Takes windows from a loader: the `accumulate` batches of one step. The last window of an epoch may have fewer.
+    """Takes windows from a loader. A window holds the `accumulate` batches of one step.
 
-    The loader may be any iterable of batches. These methods of `Loader` are used if the loader has them: `set_epoch`,
-    `resume_from`, `inherit_workers` and `skip`.
+    The last window of an epoch may have fewer batches. The loader may be any iterable of batches. These methods of
+    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers` and `skip`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Feed:
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Start an epoch after the batches that are done. Skip these batches, or read them if the loader cannot skip.
+        """Start an epoch, and skip the batches that are done. If the loader cannot skip batches, read them.
 
         The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
         restored before these draws. If it resumes in the middle of an epoch, the earlier session has made these draws,

@@ -26,7 +26,7 @@ class LengthGroupedSampler(Sampler[int]):
     """
 
     def __init__(self, lengths: Sequence[float], group_size: int, ranks: Ranks, seed: int | None = None) -> None:
-        """Order samples by length.
+        """Create the sampler. It draws its first order when it is iterated over.
 
         Args:
             lengths: length of each sample, in any unit.
@@ -77,7 +77,7 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
-    """Return a random order of all sample indices, in which neighbors have similar length.
+    """Draw a random order of all sample indices, in which neighbors have similar length.
 
     The order consists of random chunks of up to 50 groups. Each chunk is sorted by length, longest first.
 
@@ -104,7 +104,7 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
 
 
 def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
-    """Return the length of each sample: the value of `column` if samples have it, else the length of `inputs`.
+    """Read or measure the length of each sample: the value of `column` if samples have it, else the length of `inputs`.
 
     Args:
         dataset: a map-style dataset. If it has columns, as a dataset of `datasets` has, only the needed column is read.
@@ -146,6 +146,9 @@ def _length(value: Any, is_length: bool, name: str, row: int) -> float:
         is_length: whether `value` is the length itself.
         name: key of `value`, for the error.
         row: index of the sample, for the error.
+
+    Raises:
+        DataError: if `value` has no length.
     """
     length: Any = value if is_length else len(value) if hasattr(value, "__len__") else None
     if hasattr(length, "item"):

@@ -28,7 +28,7 @@ _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader that prefetches one batch, knows epochs, and saves its position.
+    """A DataLoader that prefetches one batch, passes the epoch to its sampler, and saves its position.
 
     The collator makes the next batch before the step on the current batch, as with transformers. So a collator and a
     model that both draw random numbers draw the same numbers as with transformers.
@@ -119,7 +119,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _drawing_sampler(self) -> LengthGroupedSampler | UserSampler | None:
-        """The sampler that draws a new order in each epoch from RNG states that it keeps; None if there is none."""
+        """The sampler that keeps the RNG states of its last order, to draw it again; None if no sampler does."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
 
@@ -148,7 +148,7 @@ class Loader(DataLoader[Any]):
                 over all ranks.
 
         Returns:
-            False if the state is empty.
+            False if the state is empty: the next iteration then starts at the first batch.
         """
         if not state:
             return False
@@ -170,14 +170,14 @@ class Loader(DataLoader[Any]):
             self._inherited_states = by_number(state["workers"])
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of persistent workers after their last batches; None if no such worker started."""
+        """Return worker number -> RNG states after its last batch; None if no persistent workers have started."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
         """Make the next iteration start after `batches` batches, without reading the samples of these batches.
 
         Returns:
-            False if the loader reads a stream, which cannot skip.
+            False if the loader reads a stream, which cannot skip. The method then does nothing.
         """
         if isinstance(self.batch_sampler, BatchedSampler):
             # Workers take turns. Blank batches keep the assignment of the other batches to workers.
@@ -188,7 +188,7 @@ class Loader(DataLoader[Any]):
     # The dataset's and the collator's own random generators.
 
     def _own_generators(self) -> OwnGenerators:
-        """Return the random generators that the dataset and the collator hold, to save and restore their states."""
+        """Find the random generators that the dataset and the collator hold, to save and restore their states."""
         if self._own is None:
             self._own = OwnGenerators({"dataset": self.dataset, "collator": self.collate_fn})
         else:
@@ -222,7 +222,7 @@ class Loader(DataLoader[Any]):
         return self._prefetched(self._resumed(state, progress), progress)
 
     def without_resume(self) -> Iterator[Any]:
-        """Return a faster iterator, which reads no RNG states before each batch. A run cannot resume inside of it."""
+        """Return a faster iterator, which reads no RNG states before each batch. No run can resume within it."""
         self._resumes = False
         try:
             return iter(self)
@@ -244,7 +244,10 @@ class Loader(DataLoader[Any]):
             self.generator = None
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
-        """Return an iterator over the batches after the position of `state`, and set `progress` to this position."""
+        """Restore the RNG states and the position in `state`, and return an iterator over the later batches.
+
+        The method also sets `progress` to this position.
+        """
         own = self._own_generators()
         self._restore_rng(progress.began, own)
         if self._drawing_sampler is not None:

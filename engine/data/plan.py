@@ -55,12 +55,12 @@ class RunPlan:
         return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
-        """Return an interval in steps. An interval below 1 is a fraction of the run, rounded up to whole steps."""
+        """Convert an interval to whole steps. If it is below 1, it is a fraction of the run, and is rounded up."""
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 
 def limited(limit: float | None, batches: int | None) -> int | None:
-    """Return the number of batches that a limit allows; None if there is no limit.
+    """Return the number of batches that a limit allows; None if the limit leaves out no batch.
 
     Args:
         limit: a number of batches or, if it is below 1, a fraction of `batches`; None for no limit.
@@ -151,7 +151,7 @@ def plan_run(
 def _scheduled_ends(
     batches: int, max_steps: int, num_train_epochs: float, accumulation_in: Callable[[int], int]
 ) -> list[int]:
-    """Return the step at which each epoch of a run ends, if the batches per step differ between epochs."""
+    """Compute the step at which each epoch of a run ends, if the batches per step differ between epochs."""
     ends: list[int] = []
     while (ends[-1] if ends else 0) < max_steps or (max_steps <= 0 and len(ends) < num_train_epochs):
         steps = math.ceil(batches / accumulation_in(len(ends)))

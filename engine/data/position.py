@@ -37,12 +37,12 @@ class Position:
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
-        """Begin to take batches at this position. Return the epoch, and the number of its batches that are taken."""
+        """Clear `cut`, `held` and `ended`. Return the epoch, and the number of its batches that are taken."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
 
     def leave(self) -> None:
-        """Move to the start of the next epoch. If a stop cuts this epoch short, stay in it."""
+        """Move to the start of the next epoch. If a stop cuts this epoch short, stay, and set `ended` unless `held`."""
         if self.cut:
             self.ended = not self.held
         else:
@@ -73,7 +73,7 @@ class Sizes:
 
 
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
-    """Return the position for a checkpoint, in a form that does not depend on the sizes of a session.
+    """Convert the position to numbers for a checkpoint, from which a session with other sizes can resume.
 
     Args:
         position: the position of the run.
@@ -99,7 +99,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
 def restore_position(
     saved: dict[str, Any], plan: RunPlan, sizes: Sizes, step: int, batches_after: Callable[[int], int | None]
 ) -> tuple[Position, int]:
-    """Return the position from a checkpoint, and `RunPlan.offset`, both converted to the sizes of this session.
+    """Convert the position in a checkpoint to the sizes of this session, and return it with the new `RunPlan.offset`.
 
     Args:
         saved: the result of `save_position`. Checkpoints of earlier versions contain only the epoch, its batches and

@@ -30,7 +30,7 @@ class ShardedBatches:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per batch; None if the batch sampler does not know it."""
+        """Samples per batch; None if the batch sampler has no attribute `batch_size`."""
         return getattr(self.batches, "batch_size", None)
 
     @property
@@ -65,7 +65,7 @@ class ShardedBatches:
 
 
 class CountedBatches:
-    """Wraps a batch sampler, and keeps in `sizes` the number of samples of each batch that was not returned yet.
+    """A wrapper of a batch sampler. Its list `sizes` has the sizes of the batches that the loader has not yet returned.
 
     Other attributes are those of the wrapped batch sampler.
     """
@@ -106,7 +106,7 @@ class PreparedLoader:
     """The epoch, from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
 
     def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
-        """Prepare `loader`.
+        """Wrap `loader`, and divide its batches among the ranks.
 
         Args:
             loader: the loader, equal on every rank. A `RandomSampler` in it gets a new order from `seed` in each epoch.
@@ -165,7 +165,7 @@ class PreparedLoader:
         self.iteration += 1
 
     def _rows_of_next(self) -> int | None:
-        """Return the number of samples of the batch that was just fetched; None if it is unknown."""
+        """Remove the size of the batch that was just fetched from `sizes`, and return it; None if it is unknown."""
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:

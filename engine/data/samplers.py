@@ -30,7 +30,7 @@ class ShuffledSampler(Sampler[int]):
         self.epoch = epoch
 
     def order(self) -> Sequence[int]:
-        """Return the order of the epoch. The result needs 8 bytes per sample; a list of integers would need 40."""
+        """Draw the order of the epoch. The result needs 8 bytes per sample; a list of integers would need 40."""
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
         order: Any = torch.randperm(len(self.dataset), generator=generator).numpy()
@@ -44,7 +44,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """Wraps a sampler of the user. It keeps the RNG states before each draw of an order, to draw the order again."""
+    """A wrapper of a sampler of the user. It keeps the RNG states of its last order, to draw this order again."""
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -89,7 +89,7 @@ class UserSampler(Sampler[int]):
 
 
 def _order_of(sampler: Sampler[int]) -> Sequence[int]:
-    """Return the order of all samples of an epoch, in a form that needs little memory if the sampler allows it."""
+    """Return the sample indices that a sampler yields in an epoch, in a form that needs little memory if possible."""
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
     return sampler.order() if type(sampler) is ShuffledSampler else list(sampler)

@@ -23,13 +23,10 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 
 
 def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
-    """Return a dataset for the value that the user passed.
-
-    A pandas table or a file of rows becomes a dataset of the library `datasets`.
+    """Load a pandas table or a file of rows as a dataset of the library `datasets`. Return other objects unchanged.
 
     Args:
-        data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
-            returned unchanged.
+        data: the object that the user passed: a table, a path, a dict of these, or anything else.
         load: receives the name of an integration, and returns the integration. The function calls it with `tables`.
 
     Raises:
@@ -64,9 +61,9 @@ def _is_table(data: Any) -> bool:
 
 
 def problem_of(name: str, dataset: Any, collator: Collator) -> str:
-    """Return why a dataset cannot work, and how to fix it; an empty text if no problem is found.
+    """Check a dataset. Return why it cannot work, and how to fix it; an empty text if no problem is found.
 
-    The function reads a sample only from a list or tuple. Other datasets may draw random numbers at such a read.
+    The function reads a sample only from a list or tuple. Other datasets may draw random numbers when they are read.
 
     Args:
         name: the argument, such as `train_dataset`.
@@ -132,7 +129,10 @@ def _split_for(name: str, splits: list[str]) -> str:
 
 
 def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str]:
-    """Yield the problems of datasets: argument -> dataset. Check each dataset of a dict of eval datasets."""
+    """Check datasets, given as argument -> dataset, and yield each problem as text. Skip None.
+
+    If `eval_dataset` is a dict, check each dataset in it.
+    """
     for name, dataset in datasets.items():
         several = name == "eval_dataset" and isinstance(dataset, Mapping)
         sets = {f"{name}[{key!r}]": each for key, each in dataset.items()} if several else {name: dataset}

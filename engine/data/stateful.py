@@ -6,9 +6,9 @@ from typing import Any
 
 
 def adopt_state(loader: Any) -> Any:
-    """Let a loader with `state_dict` and `load_state_dict` save and resume its position. Return the loader.
+    """Add `resume_state` and `resume_from` to a loader with `state_dict` and `load_state_dict`, and return the loader.
 
-    The loader gets the methods of `Loader` that checkpoints use. Other loaders do not change.
+    With these methods, checkpoints save and restore the position of the loader. Other loaders do not change.
     """
     saves = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
     if not saves or hasattr(loader, "resume_state"):

@@ -17,7 +17,7 @@ def dataset_state(dataset: Any) -> Any:
 def keeps_state(dataset: Any) -> bool:
     """Return whether a dataset saves its position in `state_dict` and restores it in `load_state_dict`.
 
-    A `datasets.IterableDataset` that shuffles with a buffer does not: its state leaves out the content of the buffer.
+    False for a `datasets.IterableDataset` that shuffles with a buffer: its state leaves out the content of the buffer.
     """
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict") and not _shuffles(dataset)
 
@@ -26,7 +26,7 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
     """Restore a position that `dataset_state` returned.
 
     Returns:
-        False if there is no position to restore, or the dataset cannot restore one.
+        Whether the position was restored. False if `state` is None, or if the dataset has no `load_state_dict`.
     """
     if state is None or not hasattr(dataset, "load_state_dict"):
         return False
@@ -40,7 +40,7 @@ def _shuffles(dataset: Any) -> bool:
 
 
 def _stages(dataset: Any) -> Iterator[Any]:
-    """Yield the processing stages of a `datasets.IterableDataset`, from the last to its sources."""
+    """Yield the processing stages of a `datasets.IterableDataset`, from the last stage back to the sources."""
     waiting = [getattr(dataset, "_ex_iterable", None)]
     while waiting:
         stage = waiting.pop()

@@ -37,7 +37,7 @@ class StreamShard(IterableDataset[Any]):
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
-        """Take this rank's samples of `rows`.
+        """Create this rank's shard of the samples of `rows`.
 
         Args:
             rows: iterates over all samples, on every rank.
@@ -94,7 +94,7 @@ class StreamShard(IterableDataset[Any]):
         """Warn once if workers made more batches of an epoch than the length of the stream allows.
 
         Args:
-            batches: the batches that the workers made.
+            batches: the number of batches of this epoch that the workers of this rank made.
             workers: the number of workers. The last batch of each worker may not be full.
         """
         planned = None if self._told_longer else _length_of(self.rows)
@@ -127,7 +127,10 @@ class StreamShard(IterableDataset[Any]):
         return left // self.stride if self.drop_last else math.ceil(left / self.stride)
 
     def state_dict(self) -> Any:
-        """Return the position of the stream and its first samples; None if the stream cannot save its position."""
+        """Return the position of the stream; None if the stream cannot save its position.
+
+        With several ranks, the state also has the first samples of the stream, which fill up the last batches.
+        """
         state = dataset_state(self.rows)
         return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}
 
@@ -233,7 +236,7 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     """Return the part of a `datasets` stream that only this rank reads; None if each rank reads the whole stream.
 
     Args:
-        dataset: a stream. A stream that the program split with `split_dataset_by_node` is such a part already.
+        dataset: a stream. If the program split it with `split_dataset_by_node`, it is already a part, and is returned.
         ranks: the ranks.
         wanted: whether to divide the shards of the stream over the ranks. This needs at least one shard per rank.
     """

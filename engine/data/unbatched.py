@@ -22,8 +22,8 @@ def unbatched(dataset: Any) -> Dataset[Any]:
     To get a sample of a map-style dataset, its whole batch is read. The last batch that was read stays in memory.
 
     Args:
-        dataset: its samples are dicts or tuples, whose values have one entry per row. All batches of a map-style
-            dataset have as many rows as the first, except the last. A stream may have batches of any size.
+        dataset: a dataset of batches. A batch is a dict or tuple, whose values have one entry per row. All batches of a
+            map-style dataset have as many rows as the first, except the last. A stream may have batches of any size.
 
     Raises:
         DataError: for a sample that is not a batch.
@@ -86,7 +86,7 @@ def _rows_of(batch: Any, number: int) -> int:
     """Return the number of rows of a batch. Errors name the batch by its index `number` in the dataset.
 
     Raises:
-        DataError: if it is not a batch, or if its columns have different lengths.
+        DataError: if `batch` is not a dict, list or tuple of columns, or if its columns have different lengths.
     """
     columns = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
     if not columns or not all(hasattr(column, "__len__") and not isinstance(column, str) for column in columns):

@@ -138,7 +138,7 @@ class DefaultDataCollator:
 
 
 def as_type(batch: Any, return_tensors: str) -> Any:
-    """Return a batch with torch tensors for 'pt', and with NumPy arrays for 'np'.
+    """Convert a batch of torch tensors: 'pt' returns it unchanged, and 'np' converts its tensors to NumPy arrays.
 
     Raises:
         ArgumentError: for another value of `return_tensors`.
@@ -163,7 +163,7 @@ only_torch = check_type
 
 
 def _labels(labels: list[Any]) -> torch.Tensor:
-    """Return the column `label` of a batch as a tensor.
+    """Stack the labels of the samples, from their column `label`, into one tensor.
 
     Raises:
         DataError: if a label is not a number. The error says how to fix it.
@@ -219,7 +219,7 @@ _MEDIA = ("PIL", "datasets", "torchcodec")
 
 
 def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
-    """Return the values of one column as a tensor of shape (rows, ...). `name` names the column in errors.
+    """Stack the values of one column into a tensor of shape (rows, ...). `name` names the column in errors.
 
     Raises:
         DataError: if the values cannot be stacked.

@@ -63,10 +63,10 @@ class DataCollatorForLanguageModeling:
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`.
+        """Pad samples, and make a batch with their labels.
 
         Args:
-            features: dicts as the tokenizer makes them, or plain lists of token ids.
+            features: the samples: dicts as the tokenizer makes them, or plain lists of token ids.
             return_tensors: 'pt' or 'np'. None uses the attribute of the same name.
 
         Returns:
@@ -112,7 +112,7 @@ class DataCollatorForLanguageModeling:
             )
 
     def _joined(self, rows: list[Any]) -> torch.Tensor:
-        """Return lists of token ids as one tensor of shape (rows, tokens), padded on the tokenizer's `padding_side`."""
+        """Pad lists of token ids on the tokenizer's `padding_side`, and return them as a tensor (rows, tokens)."""
         tensors = [row if isinstance(row, torch.Tensor) else torch.tensor(row, dtype=torch.long) for row in rows]
         width = round_up(max(map(len, tensors)), self.pad_to_multiple_of)
         if all(len(row) == width for row in tensors):
@@ -128,13 +128,14 @@ class DataCollatorForLanguageModeling:
         return joined
 
     def _masked(self, inputs: torch.Tensor, special: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs with masked tokens, and their labels. Both have shape (rows, tokens).
+        """Draw tokens, mask them, and return the changed inputs and their labels. Both have shape (rows, tokens).
 
         The label of a drawn token is the original token. All other labels are -100.
 
         Args:
             inputs: token ids, shape (rows, tokens). They are changed in place.
-            special: which tokens are special, shape (rows, tokens). If it is None, the tokenizer finds them.
+            special: which tokens are special, such as separators, shape (rows, tokens). Special tokens are never
+                drawn. If it is None, the tokenizer finds them.
             offsets: index of the first character of each token in the text, and the index after its last, shape
                 (rows, tokens, 2). Only `whole_word_mask` needs them.
         """
@@ -167,7 +168,7 @@ class DataCollatorForLanguageModeling:
 
         Args:
             probability: probability of each token that can be drawn.
-            of: which tokens can be drawn, shape (rows, tokens).
+            of: which tokens can be drawn, shape (rows, tokens), bool.
 
         Returns:
             Which tokens are drawn, shape (rows, tokens), bool.
@@ -177,10 +178,13 @@ class DataCollatorForLanguageModeling:
         return torch.bernoulli(chances, generator=self.generator).bool()
 
     def _checked(self, offsets: Any) -> torch.Tensor:
-        """Return the column `offset_mapping` of a batch as a tensor.
+        """Check that samples have the column `offset_mapping`, and return it as a tensor.
+
+        Args:
+            offsets: the column; None if the samples do not have it.
 
         Raises:
-            DataError: if the samples have no such column, so that `offsets` is None.
+            DataError: if `offsets` is None.
         """
         if offsets is None:
             raise DataError(
@@ -192,6 +196,8 @@ class DataCollatorForLanguageModeling:
 
 def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
     """Return which tokens are the first of a word, shape (rows, tokens), bool.
+
+    A token is the first of a word if it does not begin where the token before it ends, or if that token is special.
 
     Args:
         offsets: index of the first character of each token in the text, and the index after its last, shape
@@ -205,7 +211,12 @@ def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_words(begins: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Return which tokens belong to a word whose first token is drawn, shape (rows, tokens), bool."""
+    """Return which tokens belong to a word whose first token is drawn, shape (rows, tokens), bool.
+
+    Args:
+        begins: which tokens are the first of a word, same shape, bool.
+        drawn: which of these tokens are drawn, same shape, bool.
+    """
     words = begins.cumsum(1)
     counts = torch.zeros(words.shape[0], words.shape[1] + 1, dtype=torch.long)
     return counts.scatter_add(1, words, drawn.long()).gather(1, words) > 0

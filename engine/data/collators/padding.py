@@ -29,7 +29,7 @@ class Padding:
     pad_to_multiple_of: int | None
 
     def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
-        """Pad the samples with the tokenizer's `pad` and return the batch. `tensors` is its `return_tensors`."""
+        """Pad samples with the tokenizer's `pad`, and return the batch. `tensors` is `return_tensors` of `pad`."""
         return pad_rows(
             self.tokenizer,
             rows,
@@ -56,7 +56,7 @@ class DataCollatorWithPadding(Padding):
     """Type of tensors that the tokenizer makes; 'pt' means torch."""
 
     def __call__(self, features: list[Any]) -> Any:
-        """Return the batch of `features`, which are samples as the tokenizer makes them."""
+        """Pad `features`, which are samples as the tokenizer makes them, and return the batch."""
         batch = self._padded(features, self.return_tensors)
         for name in ("label", "label_ids"):
             if name in batch:
@@ -82,7 +82,9 @@ class DataCollatorForTokenClassification(Padding):
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`: dicts with `input_ids`, and optionally `labels` or `label`: one per token.
+        """Pad `features` and return the batch. They are dicts with `input_ids`, and optionally `labels` or `label`.
+
+        `labels` and `label` are lists with one label per token.
 
         Raises:
             DataError: if a sample has more labels than the batch has tokens.
@@ -118,7 +120,7 @@ class DataCollatorForSeq2Seq(Padding):
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`: dicts, optionally with `labels` or `label`.
+        """Pad `features` and return the batch. They are dicts, optionally with token ids in `labels` or `label`.
 
         If the samples have no labels, `labels` of the batch is None.
 
@@ -171,7 +173,12 @@ def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
 
 
 def split_labels(features: Any) -> tuple[str, Any, Any]:
-    """Return the key of the labels, the labels (None if the samples have no labels), and the samples without labels."""
+    """Separate the labels from the samples.
+
+    Returns:
+        The key of the labels (`label` or `labels`), the labels of each sample (None if the samples have no labels), and
+        the samples without labels.
+    """
     if isinstance(features, TableRows):
         name = "label" if "label" in features.names else "labels"
         return (
@@ -183,10 +190,10 @@ def split_labels(features: Any) -> tuple[str, Any, Any]:
 
 
 def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
-    """Return labels of different lengths as one int64 tensor of shape (rows, width).
+    """Pad labels of different lengths, and return one int64 tensor of shape (rows, width).
 
     Args:
-        labels: the labels of each sample, or one `Cells` with the labels of all samples.
+        labels: the labels of each sample, or a column with the labels of all samples.
         width: width of the result.
         value: fills up shorter labels.
         side: side on which to pad: 'right' or 'left'.

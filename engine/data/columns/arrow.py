@@ -101,7 +101,7 @@ class Column:
     """A column of numbers or of lists of numbers, without nulls."""
 
     def __init__(self, column: Any) -> None:
-        """Prepare to read an Arrow column.
+        """Check the type of an Arrow column, without reading its values.
 
         Args:
             column: the pyarrow ChunkedArray.
@@ -118,7 +118,10 @@ class Column:
         self._chunks: dict[int, Chunk] = {}
 
     def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the values of some rows as a tensor of shape (rows,). Call it only for a column without lists."""
+        """Return the values of the rows at the indices `rows`, as a tensor of shape (rows,).
+
+        Call it only for a column without lists.
+        """
         if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).values, rows, dtype)) is not None:
             return taken
         tensor = torch.empty(len(rows), dtype=dtype)
@@ -139,7 +142,8 @@ class Column:
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
         """Return the length of the list of each row, shape (rows,), and the `Span` of its values.
 
-        Call it only for a column with one level of lists.
+        A `Span` has an array of values, the index of the row's first value in it, and the index after its last value.
+        Call this method only for a column with one level of lists.
         """
         lengths = np.empty(len(rows), np.int64)
         spans: list[Any] = [None] * len(rows)
@@ -204,14 +208,17 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return the views of chunk number `owner`. Make them at the first call: a large table has many chunks."""
+        """Return chunk number `owner`. The first call makes its views, because a large table has many chunks."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
 
 
 def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
-    """Return the common length of the lists `begin` to `end - 1`; 0 if their lengths differ, or without any list."""
+    """Return the common length of the lists `begin` to `end - 1`; 0 if their lengths differ, or if there is no list.
+
+    `offsets` has the index at which each list begins.
+    """
     if begin == end:
         return 0
     width, rest = divmod(int(offsets[end]) - int(offsets[begin]), end - begin)
@@ -222,7 +229,7 @@ def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
 
 
 def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """Return some rows of `values` as a tensor of shape (rows, ...).
+    """Copy the rows of `values` at the indices `rows` into a tensor of shape (rows, ...).
 
     Return None if `values` is not an array, or if its type is not `dtype`.
     """

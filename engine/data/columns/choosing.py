@@ -33,7 +33,7 @@ _PADDING = (
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches as the given ones, but from columns.
+    """Return a dataset and a collator that make the same batches as the two parameters, but from columns.
 
     None if the class of the dataset or the collator is not supported. Subclasses of supported classes are not
     supported. An object is not supported if the program replaced one of its methods.
@@ -80,7 +80,7 @@ def _has_own_methods(dataset: Any) -> bool:
 
 
 def _own(collator: Any) -> Any:
-    """Return the trainbus collator with the same batches as a collator of transformers. Return others unchanged."""
+    """Convert a `DataCollatorWithPadding` of transformers to the class of trainbus. Return other collators unchanged."""
     cls = type(collator)
     if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
         return DataCollatorWithPadding(**vars(collator))
@@ -91,7 +91,7 @@ class ColumnDataset:
     """A dataset that returns `BatchRows` as batches. torch's DataLoader calls its `__getitems__`."""
 
     def __init__(self, rows: Any, base: Any, accepted: Collection[str] | None) -> None:
-        """Read the batches of a dataset from columns.
+        """Wrap a dataset, so that its batches are read from columns.
 
         Args:
             rows: the dataset. It may be a `Subset`.

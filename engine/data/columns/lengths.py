@@ -16,7 +16,7 @@ from .table import Table, is_table
 
 
 def column_lengths(dataset: Any, name: str, measured: bool) -> list[int] | None:
-    """Return the length of each sample; None if the samples must be read to know it.
+    """Compute the length of each sample from a column; None if the samples themselves must be read.
 
     Args:
         dataset: any dataset.

@@ -20,7 +20,7 @@ _ENDLESS = int(1e20)
 def is_usual(tokenizer: Any) -> bool:
     """Return whether a tokenizer pads with the unchanged method `pad` of transformers' base class.
 
-    Only for such a tokenizer, `padded` has the same result as its `pad`.
+    Only for such a tokenizer, `padded` has the same result as `tokenizer.pad`.
     """
     module = imported("transformers.tokenization_utils_base")
     base = getattr(module, "PreTrainedTokenizerBase", None)
@@ -31,10 +31,16 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Return the batch that `padded` makes from columns.
+    """Make a padded batch from columns, with `padded`.
 
-    The first batch of each kind is compared with the batch that `slow` makes from the samples. A kind is a class of
-    tokenizers with its options.
+    The first batch of each kind is compared with the batch that `slow` makes from the samples. The kind is the class
+    and padding side of the tokenizer, the options, the types of the columns, and whether all samples are equally long.
+
+    Args:
+        rows: the samples.
+        tokenizer: the tokenizer.
+        options: options of the tokenizer's `pad`.
+        slow: pads the samples with the tokenizer.
 
     Raises:
         NotColumnar: if the columns cannot make the batch, or if the compared batches differ.
@@ -51,7 +57,7 @@ def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Calla
 
 
 def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
-    """Return the same batch as `tokenizer.pad(samples, **options)`.
+    """Make from columns the same batch as `tokenizer.pad(samples, **options)` makes.
 
     Args:
         rows: the samples.
@@ -62,7 +68,7 @@ def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
         A `BatchEncoding` with tensors of shape (samples, tokens) and the other columns.
 
     Raises:
-        NotColumnar: if only the samples can make the batch.
+        NotColumnar: if the columns cannot make the batch.
     """
     inputs: list[str] = tokenizer.model_input_names
     cells = {name: rows.numbers(name) for name in rows.names}
@@ -124,7 +130,7 @@ def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | No
 
 
 def _passed(cells: Cells) -> torch.Tensor:
-    """Return a column that is not padded, with the dtype that a tokenizer gives it.
+    """Convert a column to a tensor without padding, with the dtype that a tokenizer gives it.
 
     A tokenizer converts the values to Python numbers first, so floats get torch's default dtype.
     """
@@ -133,7 +139,7 @@ def _passed(cells: Cells) -> torch.Tensor:
 
 
 def _mask(lengths: list[int], width: int, side: str) -> torch.Tensor:
-    """Return which tokens are not padding, shape (samples, width), int64."""
+    """Build the attention mask of shape (samples, width), int64: 1 for tokens, and 0 for padding."""
     mask = torch.zeros(len(lengths), width, dtype=torch.int64)
     view = mask.numpy()
     for row, length in zip(view, lengths):

@@ -15,7 +15,7 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """The error that a batch cannot be made exactly from columns.
+    """The error for a batch that columns cannot make exactly.
 
     The caller then makes the batch from the samples. If this fails too, the user gets the error of the samples.
     """

@@ -23,7 +23,7 @@ class Table:
     """The columns of a `datasets.Dataset`. Each process that reads the columns creates its own `Table`."""
 
     def __init__(self, dataset: Any) -> None:
-        """Prepare to read a dataset. The first read of a column makes the view of this column.
+        """Check the format of a dataset. The first read of a column makes the view of this column.
 
         Raises:
             NotColumnar: if the format of the dataset is not supported.
@@ -99,10 +99,10 @@ class Table:
 
 
 def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the format: type, columns, options, and whether samples also hold the other columns.
+    """Return the format of a dataset: type, columns, options, and whether samples also hold all other columns.
 
-    The function does not use the property `format` of the dataset, because that property makes copies. This takes as
-    long as reading a small batch.
+    The function does not use the property `format` of the dataset, because that property makes copies. Making the
+    copies takes as long as reading a small batch.
     """
     return dataset._format_type, dataset._format_columns, dataset._format_kwargs, dataset._output_all_columns
 
@@ -139,7 +139,7 @@ class Cells:
 
     @property
     def is_floating(self) -> bool:
-        """Whether the values are floating point numbers. Others are integers or booleans."""
+        """Whether the values are floating point numbers. If False, they are integers or booleans."""
         return bool(self.column.type.kind == "f")
 
     @property

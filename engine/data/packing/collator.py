@@ -59,10 +59,10 @@ class Packing:
                 raise ArgumentError(f"Packing({name}={value}) is not positive. Set {name} to 1 or more.")
 
     def for_model(self, model: nn.Module, training: bool) -> PackedCollator | PaddedCollator:
-        """Return a collator for a model: for training, it packs the samples, and for evaluation, it pads them.
+        """Build a collator for a model. For training, it packs the samples. For evaluation, it pads the samples.
 
         Raises:
-            ModelError: if packing gives wrong results for the model.
+            ModelError: for training, if packing gives wrong results for the model.
         """
         model = user_model(model)
         shared = TokenSamples(self._pad_id(model), _predicts_next(model), self.pad_to_multiple_of)
@@ -102,10 +102,14 @@ class TokenSamples:
     """Pad to a multiple of this number of tokens."""
 
     def columns(self, features: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[torch.Tensor]], list[int]]:
-        """Return the values of each column, one tensor per sample, and the number of tokens of each sample.
+        """Read the columns of samples.
+
+        Returns:
+            A dict, column -> its values as one tensor per sample, and a list with the number of tokens of each sample.
 
         Raises:
-            DataError: if a sample has no tokens, or a column does not have one value for each token.
+            DataError: if a sample has no tokens, other columns than the first sample, or padding before its last token,
+                or if a column does not have one value for each token.
         """
         read = [self._sample(feature, number) for number, feature in enumerate(features)]
         names = read[0].keys()

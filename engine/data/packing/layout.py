@@ -40,7 +40,7 @@ class Layout:
         return f"{found}, from {self.first_position}{', in one row' if self.one_row else ''}"
 
     def batch(self, tokens: torch.Tensor, segments: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the inputs of the model.
+        """Build the inputs of the model: token ids, position ids and, if the layout has one, an attention mask.
 
         Args:
             tokens: token ids of shape (rows, width).
@@ -61,9 +61,10 @@ def _additive(joined: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def layout_for(model: nn.Module) -> Layout:
-    """Return the layout for a model. With it, packed samples give the same results as single samples.
+    """Find the layout with which packed samples give the same results in a model as single samples.
 
-    It runs the model on a few tokens, in evaluation mode and without gradients, and keeps the RNG states.
+    The function runs the model on a few tokens, in evaluation mode and without gradients. At the end, it restores the
+    mode of the model and the RNG states.
 
     Raises:
         ModelError: if there is no such layout. The error names the reason and the remedy.
@@ -124,10 +125,11 @@ _LENGTHS = (5, 4, 3)
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
-    """Return how the logits of packed samples differ from those of each sample alone; an empty text if they do not.
+    """Compare the logits of packed samples with those of each sample alone, and return the problem as text.
 
-    A second comparison changes the tokens of one sample, and checks that the logits of its neighbor do not change. This
-    finds an influence between samples that is smaller than the rounding errors of the first comparison.
+    The text is empty if the logits do not differ. A second comparison changes the tokens of one sample, and checks that
+    the logits of its neighbor do not change. This finds an influence between samples that is smaller than the rounding
+    errors of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -157,7 +159,7 @@ def _distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 def _packed_logits(model: nn.Module, config: Any, samples: list[torch.Tensor], layout: Layout) -> list[torch.Tensor]:
-    """Return the logits of each sample of one packed batch.
+    """Run a model on one packed batch, and return the logits of each sample.
 
     Return an empty list if the model does not return logits for each token.
     """
@@ -176,11 +178,12 @@ def _tolerance(logits: torch.Tensor) -> float:
 
 
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
-    """Return the logits of a model, shape (rows, width, n), joined with its last hidden states if it gives them.
+    """Run a model, and return its logits, shape (rows, width, n), joined with its last hidden states if it has them.
 
     Return None if the model does not return logits for each token.
 
-    With a head of zeros, all logits are equal. The logits alone would then not show that samples attend to each other.
+    If the last layer of the model has only zeros as weights, all logits are equal. The logits alone would then not show
+    that samples attend to each other.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))
@@ -209,7 +212,7 @@ def _samples(model: nn.Module, config: Any) -> list[torch.Tensor]:
 def _packed(
     samples: list[torch.Tensor], rows: list[list[int]], layout: Layout
 ) -> tuple[dict[str, torch.Tensor], list[tuple[int, int]]]:
-    """Return a batch of packed samples, and the row and the first column of each sample.
+    """Pack samples into a batch. Return the inputs of the model, and the row and the first column of each sample.
 
     Args:
         samples: token ids of each sample.

@@ -10,7 +10,7 @@ STRATEGIES = ("best_fit", "first_fit", "flatten")
 
 
 def packed_rows(lengths: Sequence[int], capacity: int, strategy: str) -> list[list[int]]:
-    """Return the samples of each row. The result depends on the arguments only.
+    """Distribute samples over the rows of a packed batch. The result depends on the arguments only.
 
     Args:
         lengths: tokens of each sample, at most `capacity`.
@@ -70,7 +70,10 @@ def _first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def _evened(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Return `count` rows of similar length: each sample, the longest first, goes into the shortest row."""
+    """Distribute samples over `count` rows of similar length: each, the longest first, goes into the shortest row.
+
+    `lengths` has the tokens of each sample. The result has the indices of the samples by row.
+    """
     rows: list[list[int]] = [[] for _ in range(count)]
     filled = [(0, row) for row in range(count)]
     for sample in _longest_first(lengths):

@@ -33,7 +33,10 @@ def wait_for_idle_threads() -> None:
 
 
 def _other_threads_run() -> bool:
-    """Return whether another thread of this process runs or is ready to run. Waiting threads do not hold the lock."""
+    """Return whether another thread of this process runs or is ready to run.
+
+    A thread that waits does not hold the lock of the interpreter.
+    """
     own = threading.get_native_id()
     return any(_state(int(name)) == "R" for name in os.listdir(_THREADS) if int(name) != own)
 

@@ -39,7 +39,10 @@ class PersistentLoaders:
             loader.inherit_workers({"workers": self._saved[name]})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the RNG states of all workers that started, by name of the dataset."""
+        """Return the RNG states of the workers, by name of the dataset.
+
+        If the workers of a dataset have not started in this session, their states come from `load_state_dict`.
+        """
         found = {name: loader.worker_states() for name, (_, loader) in self._loaders.items()}
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 

@@ -31,7 +31,7 @@ def block_sigterm() -> Iterator[None]:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Ignore stop signals in this worker process, except a SIGTERM from its parent process.
+    """Ignore SIGINT, SIGUSR1, SIGHUP and SIGTERM in this worker process, except a SIGTERM from its parent process.
 
     The loader passes this function to torch's DataLoader as `worker_init_fn`.
 
