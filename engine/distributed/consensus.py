@@ -47,7 +47,8 @@ def agreement(run: DistributedRun) -> Agree:
     """Return the function that makes the ranks agree on flags before they act on them.
 
     The function does nothing in a single process. It also does nothing if no callback is rank-local and every failure
-    of a callback ends the run, because all ranks then raise the same flags.
+    of a callback ends the run, because all ranks then raise the same flags. With `debug='rank_divergence'`, it always
+    compares the flags of several ranks.
     """
     isolation = run.bus.isolation
     isolation.shared = frozenset()
@@ -100,7 +101,10 @@ class Consensus:
     """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare for a training that begins. Flags are compared for each callback that is attached to `run` now."""
+        """Prepare to compare the flags of each callback that has handlers in `run` now.
+
+        The flags of callbacks that are attached later are compared together.
+        """
         self._activity = run.activity
         self._ranks = run.ranks
         self._state = run.state
