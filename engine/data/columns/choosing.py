@@ -80,7 +80,7 @@ def _has_own_methods(dataset: Any) -> bool:
 
 
 def _own(collator: Any) -> Any:
-    """Convert a `DataCollatorWithPadding` of transformers to the class of trainbus. Return other collators unchanged."""
+    """Convert transformers' `DataCollatorWithPadding` to the class of trainbus. Return other collators unchanged."""
     cls = type(collator)
     if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
         return DataCollatorWithPadding(**vars(collator))
