@@ -21,7 +21,7 @@ _REMEDY = "start the program with a launcher, such as torchrun --nproc_per_node=
 
 
 def _number(name: str, default: int) -> int:
-    """Return the number in the environment variable `name`, which the launcher sets; `default` if it has no number.
+    """Read a number from an environment variable of the launcher. Return `default` if the variable has no number.
 
     `launch_problems` reports a value that is not a number.
     """
@@ -121,18 +121,18 @@ class ProcessArguments(Group):
 
     @property
     def should_log(self) -> bool:
-        """Whether this process logs: rank 0, or the first process of each machine with `log_on_each_node`."""
+        """Whether this process logs: rank 0 only, or the first process of each machine if `log_on_each_node` is set."""
         return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     @property
     def own_log_level(self) -> str:
-        """`log_level` on a process that logs, `log_level_replica` on others."""
+        """The log level of this process: `log_level` if `should_log` is True, else `log_level_replica`."""
         return self.log_level if self.should_log else self.log_level_replica
 
     def get_process_log_level(self) -> int:
-        """Return the log level of this process as a number of `logging`.
+        """Return the log level of this process as a number of the module `logging`, such as 20 for INFO.
 
-        If the level is 'passive', return the level that the logger of this library has now.
+        If the level is 'passive', return the current level of the logger of this library.
         """
         if self.own_log_level == "passive":
             return logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
@@ -140,5 +140,5 @@ class ProcessArguments(Group):
 
     @property
     def should_save(self) -> bool:
-        """Whether this process saves: rank 0, or the first process of each machine with `save_on_each_node`."""
+        """Whether this process saves: rank 0 only, or one process of each machine if `save_on_each_node` is set."""
         return (self.local_process_index if self.save_on_each_node else self.process_index) == 0

@@ -1,4 +1,4 @@
-"""The arguments that may differ between the ranks of a run. All others must be equal."""
+"""The names of the arguments that may differ between ranks. Other arguments must be equal on all ranks."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class ReportingArguments(Group):
 
     @property
     def tokens_counted(self) -> str:
-        """`include_num_input_tokens_seen` as a name: 'no', 'all' or 'non_padding'."""
+        """The input tokens that the run counts: 'no', 'all' or 'non_padding', from `include_num_input_tokens_seen`."""
         value = self.include_num_input_tokens_seen
         return value if isinstance(value, str) else "all" if value else "no"
 

@@ -33,10 +33,10 @@ class ScriptArguments(Group):
     )
 
     def check_resumes(self, wanted: str | Path | bool | None) -> None:
-        """Warn if `resume_from_checkpoint` is set, but `train` received no checkpoint.
+        """Warn if the argument `resume_from_checkpoint` is set, but the call of `train` did not receive it.
 
         Args:
-            wanted: the parameter `resume_from_checkpoint` of `train`. False starts a new run without a warning.
+            wanted: the parameter `resume_from_checkpoint` of `train`. None can cause the warning; False never does.
         """
         if wanted is None and self.resume_from_checkpoint:
             _warn_that_nothing_resumes(self.resume_from_checkpoint)
@@ -46,7 +46,7 @@ class ScriptArguments(Group):
 def _warn_that_nothing_resumes(named: str | bool) -> None:
     """Warn once per process that the run does not resume from `named`, the checkpoint in the arguments.
 
-    As in transformers, `train` does not read the argument. The script must pass its value to `train`.
+    As in transformers, `train` does not read the argument `resume_from_checkpoint`. The script must pass its value.
     """
     logger.warning(
         "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "

@@ -16,7 +16,7 @@ from ._base import default_of
 def mask(name: str) -> str:
     """Return the placeholder text that replaces the value of a secret field in files.
 
-    If a file of arguments contains the placeholder, the field counts as not set.
+    `name` is the field. If arguments are read from a file with the placeholder, the field counts as not set.
     """
     return f"<{name.upper()}>"
 
@@ -24,8 +24,8 @@ def mask(name: str) -> str:
 def plain(value: Any) -> Any:
     """Return a value in a form that JSON can store.
 
-    An enum becomes its value, a dtype its name, and a configuration object a dict. Items of lists and dicts
-    are converted too.
+    An enum becomes its value, a dtype its name, and an object with a method `to_dict` a dict. Items of lists and dicts
+    are converted too. Any other value is returned unchanged.
     """
     if isinstance(value, Enum):
         return value.value
@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether a value is a configuration object: an instance with a method that returns its fields as a dict."""
+    """Return whether a value is a configuration object: an instance with a method `to_dict`."""
     return not isinstance(value, type) and callable(getattr(value, "to_dict", None))
 
 

@@ -1,4 +1,4 @@
-"""The names of callbacks in texts: snake_case for the callbacks of this library, `package.module:Class` for all."""
+"""The names of callbacks in text options: `early_stopping` for this library, `package.module:Class` for any class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predicti
 
 
 def snake_case(name: str) -> str:
-    """Return the name of a class in a text: `EarlyStopping` -> `early_stopping`, `NaNGuard` -> `nan_guard`."""
+    """Convert a class name for use in text options: `EarlyStopping` -> `early_stopping`, `NaNGuard` -> `nan_guard`."""
     if name in _IRREGULAR:
         return _IRREGULAR[name]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
@@ -40,7 +40,7 @@ names."""
 
 @cache
 def own_names() -> dict[str, str]:
-    """Return the callbacks of this library: name in texts -> name of the class. This imports no callback."""
+    """Return the callbacks of this library: snake_case name -> class name. This imports no callback."""
     root: Any = importlib.import_module(_ROOT)
     classes = [name for module, names in root._MODULES.items() if module.startswith("callbacks.") for name in names]
     found = sorted({*classes, *root._EXTRAS} - NOT_CALLBACKS)
@@ -48,7 +48,7 @@ def own_names() -> dict[str, str]:
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a class is a callback of this library that has a name in texts."""
+    """Return whether a class is a public callback of this library. Only such a class has a snake_case name."""
     public = own_names().get(snake_case(cls.__name__))
     return public == cls.__name__ and cls.__module__.startswith(f"{_ROOT}.")
 
@@ -61,13 +61,13 @@ def name_of(cls: type) -> str:
 
 
 def find(name: str) -> Any:
-    """Find the class, or the function that builds callbacks, for a name in a text.
+    """Import and return the class, or the function that builds callbacks, for a name in a text option.
 
     Args:
         name: a callback of this library, an installed plugin, or `package.module:Class`.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known name.
+        ArgumentError: if the name is unknown, or if its object cannot build a callback.
         MissingExtra: if the callback needs a package that is not installed.
         TrainbusError: if the name is the name of a plugin that cannot be loaded.
     """
@@ -99,10 +99,10 @@ def find(name: str) -> Any:
 
 
 def find_plugin(name: str) -> Any:
-    """Return the class or function of an installed plugin.
+    """Import and return the class or function that an installed plugin offers.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known name.
+        ArgumentError: if no installed plugin has the name. The message gives the nearest name.
         TrainbusError: if the plugin cannot be loaded.
     """
     plugins = installed()
@@ -114,7 +114,7 @@ def find_plugin(name: str) -> Any:
 
 
 def offered_by(plugin: Plugin) -> Any:
-    """Import and return the class or function of a plugin.
+    """Import and return the class or function that a plugin offers.
 
     Raises:
         TrainbusError: if the plugin cannot be loaded, or if its object cannot build a callback.

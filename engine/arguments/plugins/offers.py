@@ -1,4 +1,4 @@
-"""The object that a plugin offers, and the reason if this object cannot build a callback.
+"""Checks of the object that a plugin offers: whether it can build a callback.
 
 A plugin offers a callback class, a `functools.partial` of a callback class, or a function that returns callbacks.
 """
@@ -14,7 +14,7 @@ from ....events.handlers import suspended_kind
 
 
 def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the class behind a `functools.partial` of a class, and the options that it binds.
+    """Return the class in a `functools.partial` of a class, and the bound values by option name.
 
     Any other target is returned unchanged, with an empty dict of options.
     """
@@ -28,7 +28,7 @@ def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def problem_of_offer(target: Any) -> str:
-    """Return why the object of a plugin cannot build a callback, and the remedy; an empty string if it can."""
+    """Check the object of a plugin. Return why it cannot build a callback, and a remedy; an empty string if it can."""
     remedy = "Offer a callback class, or a function that returns callbacks"
     if isinstance(target, Callback) or not callable(target):
         return f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these"

@@ -48,10 +48,10 @@ class Option:
         return self.default is REQUIRED
 
     def convert(self, value: Any) -> Any:
-        """Return a value of a text, converted to the type of the option.
+        """Convert a value that was read from text to the type of the option.
 
         Raises:
-            Unreadable: The value is not of that type.
+            Unreadable: if the value cannot be converted to this type.
         """
         return converted(value, self.hint)
 
@@ -59,9 +59,10 @@ class Option:
 def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
-    For a dataclass the options are the fields that its constructor takes. For other classes and functions they are
-    the parameters, without the training arguments. Every `Callback` also has the options in `OF_ALL`. A
-    `functools.partial` of a class has the options of the class, with the bound values as defaults.
+    For a dataclass the options are the fields that its constructor takes. For another class they are the parameters of
+    its constructor. For a function they are all parameters except the first, which takes the training arguments. Every
+    `Callback` also has the options in `OF_ALL`, such as `on_error`. A `functools.partial` of a class has the options of
+    the class, with the bound values as defaults.
     """
     target, bound = unbound(target)
     is_class = isinstance(target, type)
@@ -112,7 +113,7 @@ def _parameters(target: Any) -> dict[str, Option]:
 
 
 def takes_any_option(target: Any) -> bool:
-    """Return whether a constructor or function takes options of any name, as `**options`."""
+    """Return whether a constructor or function has a parameter like `**options`; True if its signature is unknown."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
@@ -121,9 +122,9 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options that every callback has (`OF_ALL`) but the constructor of `cls` does not take.
+    """Return the entries of `options` that are in `OF_ALL`, but are not parameters of the constructor of `cls`.
 
-    The caller sets these options as attributes of the callback.
+    Every `Callback` has the options in `OF_ALL`, such as `on_error`. The caller sets the returned values as attributes.
     """
     if not issubclass(cls, Callback):
         return {}
@@ -132,7 +133,7 @@ def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hints_of(target: Any) -> dict[str, Any]:
-    """Return the types of the annotations of a class or function, by name.
+    """Return the annotated types of a class or function, by name of the field or parameter.
 
     If an annotation cannot be resolved, its type is `Any`.
     """
@@ -151,11 +152,11 @@ def hints_of(target: Any) -> dict[str, Any]:
 def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
     """Convert the given options to their types. Return the converted options, and the problems.
 
-    The problems are unknown options, missing options, and values that cannot be converted.
+    A problem is a text about an unknown option, about missing options, or about a value that cannot be converted.
 
     Args:
-        target: the class or function.
-        given: the values by name of the option.
+        target: the class or function that takes the options.
+        given: the values as read from text, by name of the option.
         label: the name of the callback, for the messages.
     """
     known, problems, values = options_of(target), [], {}
@@ -181,11 +182,12 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
 def converted(value: Any, hint: Any) -> Any:
     """Convert a value from a text to the type `hint` of an option.
 
-    If the type names a dataclass, a `Call` becomes an instance of this dataclass. If the type is a trigger, a text
-    becomes a trigger. If the option takes a class or a function, the text `package.module:name` is imported.
+    If the type is a dataclass, a `Call` such as `Keep(last=2)` becomes an instance of this dataclass. If the type is a
+    trigger, a text becomes a trigger. If the type is a class or a callable, the object that the text
+    `package.module:name` names is imported.
 
     Raises:
-        Unreadable: The value is not of that type.
+        Unreadable: if the value cannot be converted.
     """
     resolved = _resolved(value, hint)
     if _has_call(resolved):
@@ -229,7 +231,7 @@ def _has_call(value: Any) -> bool:
 
 
 def _trigger(text: str) -> Any:
-    """Return the trigger that a text describes: `every(100)`, or `package.module:Class(option=value)` for any class."""
+    """Build the trigger that a text describes: `every(100)`, or `package.module:Class(option=value)` for any class."""
     name, _, rest = text.partition("(")
     if not _REFERENCE.fullmatch(name):
         return value_of(text)
@@ -245,7 +247,7 @@ def imported(reference: str) -> Any:
     """Import and return the object of `package.module:name`.
 
     Raises:
-        Unreadable: The module does not exist, or does not have this name.
+        Unreadable: if the module cannot be imported, or does not have this name.
     """
     module, _, name = reference.partition(":")
     try:
@@ -279,10 +281,10 @@ def _shown(annotation: Any, hint: Any) -> str:
 
 
 def given_options(callback: Any) -> Iterator[tuple[Option, Any]]:
-    """Yield the options of a callback that differ from their defaults, with their values.
+    """Yield (option, value) for each option of a callback with a value other than its default, except secrets.
 
     Raises:
-        ArgumentError: if the callback has no attribute with the name of an option.
+        ArgumentError: if the callback does not keep an option as an attribute of the same name.
     """
     for option in options_of(type(callback)).values():
         if not option.is_shown:

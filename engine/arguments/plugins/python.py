@@ -18,7 +18,7 @@ _ROOT = __name__.partition(".")[0]
 
 
 def as_python(callbacks: Iterable[Any]) -> str:
-    """Return callbacks as Python: the imports, and a list named `callbacks`.
+    """Return Python code that builds callbacks: the imports, and a list named `callbacks`.
 
     Raises:
         ArgumentError: if a value cannot be written as text, such as a lambda or a dataset.
@@ -34,7 +34,7 @@ def as_python(callbacks: Iterable[Any]) -> str:
 
 
 class _Writer:
-    """Writes values as expressions, and collects the names that the expressions use."""
+    """A writer of values as Python expressions. It collects the names that the expressions need to import."""
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = {}

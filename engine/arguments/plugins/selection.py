@@ -44,15 +44,15 @@ class Request:
 
     @classmethod
     def of(cls, plugins: Iterable[str], trackers: Iterable[str], environment: Mapping[str, str]) -> Request:
-        """Return the request of a run.
+        """Build the request of a run: the plugins that the run names, and the plugins that it leaves out.
 
         Args:
-            plugins: the argument `plugins`.
+            plugins: the argument `plugins`, as texts.
             trackers: the names in `report_to` that are not trackers of this library.
             environment: the environment variables.
 
         Raises:
-            ArgumentError: if an environment variable has a text that cannot be parsed.
+            ArgumentError: if `plugins` or an environment variable has a text that cannot be parsed.
         """
         plugins = list(plugins)
         named = [Spec.parse(text) for text in plugins if not text.startswith(OFF)]
@@ -86,11 +86,11 @@ class Selection:
 
 
 def select(known: Collection[str], auto: Collection[str], request: Request) -> Selection:
-    """Decide which plugins join the run and which plugins are left out. Return the decision, and all problems.
+    """Decide which plugins join the run and which are left out. The result also lists the problems of the request.
 
     Args:
         known: the names of the installed plugins.
-        auto: the plugins that join every run.
+        auto: the names of the plugins that join every run.
         request: the plugins that the run names and leaves out.
     """
     problems = [_unknown("plugins", spec.name, known) for spec in request.named if spec.name not in known]
@@ -144,7 +144,7 @@ class Joined:
 
 
 def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
-    """Return the callbacks of the plugins that join a run.
+    """Select the plugins that join a run, and build their callbacks.
 
     If a plugin that joins every run cannot be loaded, built or attached, a warning names it, and the run continues
     without it. An installed package can therefore not break a run. A plugin that the run names must work.
@@ -192,7 +192,7 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 def _ambiguous(selection: Selection) -> list[str]:
     """Return a problem for each plugin that the run names and that several packages offer.
 
-    If such a plugin joins every run without being named, log a warning instead.
+    If several packages offer a plugin that joins every run, and the run does not name it, log a warning instead.
     """
     problems = []
     for name, offers in duplicates().items():
@@ -212,7 +212,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 def _is_auto(plugin: Plugin, request: Request) -> bool:
     """Return whether a plugin joins every run and the request does not disable it.
 
-    The plugin is imported only if its package ships no manifest.
+    The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
     """
     if plugin.name in request.disabled or plugin.name in request.off:
         return False
@@ -228,9 +228,9 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 
 
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
-    """Return the callbacks of a plugin, and its problems.
+    """Build the callbacks of a plugin with the options in `spec`. Return them, and the problems of the options.
 
-    If a plugin that joins every run (`auto`) has a problem, log a warning and return two empty lists.
+    If the plugin joins every run (`auto`) and has a problem, log a warning and return two empty lists.
     """
     try:
         callbacks, problems = _made(plugin, spec, args, auto)

@@ -28,9 +28,9 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a text, such as `Keep(last=2)`. A call of a trigger is not a `Call`.
+    """A parsed call in a text, such as `Keep(last=2)`. A call such as `every(100)` is parsed as a trigger instead.
 
-    The type of the option that takes the call determines the class of the result.
+    The type of the option that takes the call determines which class is built.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Spec:
         """Parse a text such as `damp_spikes(factor=4)`.
 
         Raises:
-            ArgumentError: if the text has another form.
+            ArgumentError: if the text is not `name`, `name(option=value)` or `package.module:Class`.
         """
         match = _SPEC.fullmatch(text)
         call = _tree(f"_({match['options'] or ''})", text) if match is not None else None
@@ -90,11 +90,11 @@ def split(text: str) -> list[str]:
 
 
 def as_texts(value: Any) -> Any:
-    """Return callbacks in any notation as a list of texts. A value in an unknown notation is returned unchanged.
+    """Convert callbacks in any notation to a list of texts. Return a value in an unknown notation unchanged.
 
     Args:
-        value: a text with one or more callbacks; a dict from names to options; a list of texts and dicts; or None,
-            which gives an empty list.
+        value: a text with one or more callbacks; a dict with a dict of options for each callback name; a list of texts
+            and dicts; or None, which gives an empty list.
     """
     if value is None:
         return []
@@ -113,14 +113,14 @@ def as_texts(value: Any) -> Any:
 def _with_options(name: str, options: dict[str, Any]) -> str:
     """Return the text of a callback with options.
 
-    If a name that already has options, such as `ema(decay=0.9)`, gets more options, the result is a text that
-    `Spec.parse` refuses.
+    `name` must not have options yet. If it has, such as `ema(decay=0.9)`, and `options` is not empty, the result is a
+    text that `Spec.parse` refuses.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 
 
 def value_of(text: str) -> Any:
-    """Return the value of an expression: a literal, a trigger, or a `Call`.
+    """Parse an expression and return its value: a literal, a trigger, or a `Call` such as `Keep(last=2)`.
 
     Raises:
         ArgumentError: if the expression is something else.
@@ -216,7 +216,7 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
     Args:
         name: the name of the argument, for the messages.
-        texts: the value of the argument, after `as_texts`.
+        texts: the value of the argument, as `as_texts` returns it.
     """
     if not isinstance(texts, list):
         yield (
@@ -237,10 +237,10 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def _of_another_form(argument: str, value: Any) -> str:
-    """Return the problem of a mapping that `as_texts` cannot convert, such as `{'ema': 0.9}`.
+    """Return the error message for a mapping that `as_texts` cannot convert, such as `{'ema': 0.9}`.
 
     A mapping must give each callback a mapping of options, or None. If `value` is not a mapping, return an empty
-    string. `argument` is the name of the argument, for the message.
+    string. `argument` is the name of the training argument, for the message.
     """
     if not isinstance(value, Mapping):
         return ""
@@ -252,7 +252,7 @@ def _of_another_form(argument: str, value: Any) -> str:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the nearest name, or all known names."""
+    """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`."""
     known = sorted(known)
     close = nearest(name, known)
     if unusable := next((each for each in known if re.sub(r"\W", "_", each) == re.sub(r"\W", "_", name)), ""):
