@@ -27,7 +27,7 @@ _PREFIX = "base_model.model."
 
 
 def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
-    """Return the files of adapters in a checkpoint: name of the adapter -> path.
+    """Find the files of the adapters in a checkpoint: name of the adapter -> path.
 
     The result includes missing files that the manifest lists.
     """
@@ -53,7 +53,7 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 
     Args:
         model: the model.
-        adapter: the adapter.
+        adapter: the name of the adapter.
         weights: the state dict of the model.
     """
     inner = unwrapped(model)
@@ -76,14 +76,14 @@ def file_name_of(model: Any, name: str) -> str:
 def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
     """Let peft load entries of an adapter file that are not weights of the model, such as the embeddings of a prompt.
 
-    Return the names that peft does not know.
+    `entries` has tensors by name. Return the names of the entries that peft does not know.
     """
     result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
     return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
 
 
 def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the unfrozen weights and the buffers that the files of the adapters do not hold, by name.
+    """Return the unfrozen weights and the buffers of a model that no adapter file holds, by name.
 
     Args:
         model: a model with adapters.

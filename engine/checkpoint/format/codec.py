@@ -35,7 +35,7 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
     contiguous.
 
     Args:
-        values: the values.
+        values: the nested values to encode.
         name: the name of the values in errors.
 
     Raises:
@@ -55,13 +55,13 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
 def load_values(
     path: Path, *, whole: bool = True, folder: CheckpointFolder | None = None, cache: TensorCache | None = None
 ) -> Any:
-    """Read a file that `encode` produced. Tensors are returned on the CPU.
+    """Read nested values from a file that was written with `encode`. Tensors are returned on the CPU.
 
     Args:
         path: the file. The shards of its tensors are in other files of the same folder.
         whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
-        folder: the checkpoint that the file belongs to. Its manifest may be in memory already. Default: the folder of
-            the file. Its manifest is read from disk if necessary.
+        folder: the checkpoint that the file belongs to. Pass it to reuse a manifest that is already in memory. Default:
+            a new object for the folder of the file, which reads the manifest from disk if necessary.
         cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache. They are
             then whole tensors, even if `whole` is False.
 

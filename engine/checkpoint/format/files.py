@@ -134,16 +134,16 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the folder is unused: no other process of this host works on it.
+        """Whether no other running process of this host works on the folder.
 
-        This is so if this process named the folder, if the process that named it has ended, or if that process is on
-        another host.
+        True if this process named the folder, if the process that named it has ended, or if a process of another host
+        named it.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that named the folder ran on this host, in any run, and has ended."""
+        """Whether a process of this host named the folder and has ended. The process may belong to any run."""
         return self.host == this_host() and _has_ended(self.pid)
 
 
@@ -173,18 +173,18 @@ def this_host() -> str:
 
 
 def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
-    """Return a hidden name for a folder that this process writes or replaces.
+    """Build the hidden name of a folder that this process writes, replaces or deletes.
 
     Args:
         step: the step of the checkpoint.
-        run_id: the run.
+        run_id: the id of the run.
         aside: the state of the folder: `-replaced`, `-removed`, or empty while it is written. See `Hidden.aside`.
     """
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 
 def parse_hidden(path: Path) -> Hidden | None:
-    """Return the parts of a hidden folder name; None if the name has another form."""
+    """Parse the name of a hidden folder. Return None if `path` is not named like a hidden folder."""
     match = _HIDDEN.fullmatch(path.name)
     if match is None:
         return None

@@ -34,7 +34,7 @@ class CheckpointFolder:
 
     @cached_property
     def digests(self) -> dict[str, AnyDigest] | None:
-        """The digests of the files that belong to the checkpoint, by name; None if no manifest lists them.
+        """The digests (size and hash) of the checkpoint's files, by name; None if no manifest lists the files.
 
         Raises:
             CheckpointError: if the manifest cannot be read or is invalid.
@@ -44,7 +44,7 @@ class CheckpointFolder:
 
     @cached_property
     def names(self) -> frozenset[str] | None:
-        """The names of the files that belong to the checkpoint; None if no manifest lists them."""
+        """The names of the files that belong to the checkpoint; None if no manifest lists the files."""
         return None if self.digests is None else frozenset(self.digests)
 
     @cached_property
@@ -70,7 +70,7 @@ class CheckpointFolder:
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the files that hold the shards of the tensors in the file `name`. Missing files are included."""
+        """Return the paths of the files with the shards of the tensors in the file `name`, including missing files."""
         path = self.path / name
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
@@ -79,6 +79,6 @@ class CheckpointFolder:
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:
-        """Return the existing RNG state files that trainbus wrote, by rank."""
+        """Find the RNG state files that trainbus wrote and that exist: rank -> path."""
         found = [(rank_of(path.name), path) for path in self.matching("rng_state_*.safetensors") if path.is_file()]
         return dict(sorted((rank, path) for rank, path in found if rank is not None))

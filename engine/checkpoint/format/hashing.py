@@ -76,7 +76,7 @@ class Xxh3Digest:
 
     @staticmethod
     def new() -> Hash:
-        """Return a hash without any bytes yet.
+        """Create an XXH3 hash object, without any bytes yet.
 
         Raises:
             MissingExtra: if the package xxhash is not installed.
@@ -113,7 +113,7 @@ def digest_in(entry: dict[str, Any]) -> AnyDigest:
 
 
 class Hashing:
-    """Hashes bytes in order. A slow hash is computed on another thread."""
+    """A hash of bytes that are added in order. A slow hash is computed on another thread."""
 
     def __init__(self, thread: Executor, algorithm: Algorithm = Digest) -> None:
         """Use `thread`, which must run one task at a time."""

@@ -12,7 +12,7 @@ import torch
 
 
 def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides to restore a tensor with; None if it is contiguous.
+    """Return the strides that a checkpoint stores for a tensor; None if the tensor is contiguous, empty or not dense.
 
     The strides describe a dense copy with the same order of dimensions in memory.
     """
@@ -23,7 +23,7 @@ def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of `torch.empty_like(tensor)`, which optimizers give to the state of a weight."""
+    """Return the strides of `torch.empty_like(tensor)`. Optimizers create the state of a weight with these strides."""
     return torch.empty_like(tensor.detach(), device="meta").stride()
 
 

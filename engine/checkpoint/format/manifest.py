@@ -22,7 +22,7 @@ _HASHES = {algorithm.key: re.compile(rf"[0-9a-f]{{{algorithm.digits}}}") for alg
 
 
 def _whole_number(least: int) -> tuple[Callable[[Any], bool], str]:
-    """Return the check for a whole number of `least` or more, and its description in errors."""
+    """Build a function that checks for a whole number of `least` or more. Return it, and its description for errors."""
 
     def fits(value: Any) -> bool:
         return type(value) is int and least <= value <= _MAX_NUMBER

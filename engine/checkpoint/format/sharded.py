@@ -50,7 +50,7 @@ class Region:
         return Region(begin, shape) if all(size > 0 for size in shape) else None
 
     def slices(self, origin: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the slices that select the region in a tensor that begins at index `origin`."""
+        """Return the slices that select this region in a shard that begins at index `origin` of the tensor."""
         return tuple(slice(b - o, b - o + size) for b, o, size in zip(self.begin, origin, self.shape))
 
 
@@ -65,10 +65,10 @@ def is_lazy(value: Any) -> bool:
 
 
 def own_region(tensor: Any) -> Region:
-    """Return the region of a sharded tensor that this rank holds.
+    """Compute which region of a sharded tensor this rank holds.
 
     Raises:
-        CheckpointError: for a placement other than `Shard` and `Replicate`.
+        CheckpointError: if the tensor has a placement other than `Shard` and `Replicate`.
     """
     mesh, begin, shape = tensor.device_mesh, [0] * tensor.dim(), [*tensor.shape]
     coordinate = mesh.get_coordinate()
@@ -88,7 +88,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first that holds its region of a sharded tensor. Only this rank writes it."""
+    """Return whether this rank is the first of the ranks that hold the same region. Only the first writes it."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -100,17 +100,17 @@ def is_first_copy(tensor: Any) -> bool:
 def files_of_rank(
     name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], rank: int, world_size: int
 ) -> Files:
-    """Return the contents of the files that a rank writes for a value file, by file name.
+    """Return the contents of the files that a rank writes for one value file, by file name.
 
     Args:
-        name: the name of the value file.
+        name: the name of the value file, which holds all values except shards, such as `optimizer.safetensors`.
         tensors: the tensors of the value file. All ranks pass the same sharded tensors.
         metadata: the metadata of the value file.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
     Returns:
-        The contents of the value file. If this rank has shards to write, also the contents of its file with shards.
+        Tensors and metadata of the value file. If this rank has shards to write, also those of its file with shards.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -151,7 +151,7 @@ class StoredTensor:
     """The strides of the whole tensor; None if it is contiguous."""
 
     def read(self, wanted: Region) -> torch.Tensor:
-        """Return a region of the tensor.
+        """Read a region of the tensor from the files.
 
         Raises:
             CheckpointError: if the files do not hold all of the region.
@@ -180,8 +180,8 @@ class StoredTensor:
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
     """Gather a tensor from all ranks. Return it on the CPU if `keep` is set, else return None.
 
-    All ranks must call this function, because they exchange their shards, on `device`. A tensor that is not sharded is
-    only copied.
+    All ranks must call this function, because they exchange their shards. The exchange runs on `device`. A tensor that
+    is not sharded is only copied.
     """
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
@@ -190,7 +190,7 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
 
 
 def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Return a tensor on a device. Gather it from all ranks if it is sharded. All ranks must call this function."""
+    """Move a tensor to a device. A sharded tensor is gathered from all ranks. All ranks must call this function."""
     placed = tensor.detach()
     if not is_split(placed):
         moved: torch.Tensor = placed.to(device)
@@ -209,15 +209,15 @@ def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def has_sharded_tensors(path: Path) -> bool:
-    """Return whether a value file has sharded tensors. The shards of such tensors are in other files."""
+    """Read the metadata of a file. Return whether it lists sharded tensors, with shards in other files."""
     with safe_open(path, framework="pt") as file:
         return _SPLIT in (file.metadata() or {})
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Open a value file. Return its tensors, including its sharded tensors, and its metadata.
+    """Open a file of tensors. Return its tensors by name, including sharded tensors, and its metadata.
 
-    The values of a tensor are read only when `StoredTensor.read` is called. Tensors without dimensions are read now.
+    The values of a `StoredTensor` are read only when its `read` is called. Tensors without dimensions are read now.
 
     Args:
         path: the file.
@@ -270,7 +270,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def fitted(value: Any, like: Any) -> Any:
-    """Return the tensor `value`, stored or loaded, with the placement and the memory layout of the tensor `like`.
+    """Return `value`, a tensor or a `StoredTensor`, with the placement and the memory layout of the tensor `like`.
 
     If `like` is sharded, the result holds the shard of this rank. Otherwise it is the whole tensor. Values that are not
     tensors, and tensors of another shape than `like`, are returned whole, with their own layout.

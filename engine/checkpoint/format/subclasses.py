@@ -32,7 +32,7 @@ def taken_apart(tensor: Any, where: str) -> tuple[str, dict[str, torch.Tensor], 
         where: the position of the tensor in the saved values, for the error.
 
     Raises:
-        CheckpointError: if the class is not in `KNOWN`.
+        CheckpointError: if the class is not in `KNOWN`, the table of classes that a checkpoint may hold.
     """
     kind = type(tensor)
     name = f"{kind.__module__}:{kind.__qualname__}"

@@ -27,10 +27,10 @@ class TensorCache:
         self._lock = Lock()
 
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
-        """Read a file and return its digest. Keep the tensors of a file of training state, such as the optimizer state.
+        """Read a file and return its size and hash. Keep its tensors in memory if it holds training state.
 
-        The weights of the model are not kept. The tensors of a file with sharded tensors are not kept either, because
-        their shards are in other files.
+        Training state is, for example, the optimizer state. Model weights are not kept. Tensors of a file with sharded
+        tensors are not kept either, because the shards are in other files.
 
         Raises:
             OSError: if the file cannot be read.
