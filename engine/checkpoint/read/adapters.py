@@ -81,10 +81,9 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 
 
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
-    """Return the saved adapters by the adapter names of the model.
+    """Rename saved adapters to the adapter names of the model: adapter name -> weights.
 
-    If a model has only one adapter, transformers saves it without a name. This function gives the adapter
-    its name in the model.
+    Only one case needs a new name: if a model has one adapter, transformers saves this adapter without a name.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

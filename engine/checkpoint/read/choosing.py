@@ -32,15 +32,15 @@ T = TypeVar("T")
 
 @during(CHOOSE_CHECKPOINT)
 def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
-    """Return the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
+    """Choose the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
 
     All ranks must call this function. Rank 0 reads the files. With `save_on_each_node`, one rank of each machine does.
 
     Args:
         run: the run.
-        wanted: the folder of a checkpoint; True for the newest good checkpoint in the output folder; "auto" for the
-            same if there is any checkpoint; None or False to start fresh. The value of rank 0 is used. With
-            `save_on_each_node`, each rank may pass a different folder.
+        wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in the output folder; "auto" for
+            the same, or to start fresh if there is no checkpoint; None or False to start fresh. The value of rank 0 is
+            used. With `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
         ArgumentError: if ranks have different output folders. One checkpoint would then be spread over several folders.
@@ -88,11 +88,11 @@ class Inspector:
     _opened: dict[Path, SavedCheckpoint] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def open(self, path: Path) -> SavedCheckpoint:
-        """Return the checkpoint in a folder, one object for each folder."""
+        """Return the object for the checkpoint in a folder. Later calls for the folder return the same object."""
         return self._opened.setdefault(path, SavedCheckpoint.open(path))
 
     def on_every_rank(self, work: Callable[[], T]) -> list[tuple[str, T]]:
-        """Call `work` on every rank. Return the result of each rank, with a prefix that names the rank.
+        """Call `work` on every rank. Return (prefix, result) for each rank. The prefix names the rank in messages.
 
         Raises:
             CheckpointError: on every rank, if `work` raises an OSError on any rank.
@@ -112,7 +112,7 @@ class Inspector:
         return [(prefix, given) for prefix, (_, given, _) in zip(prefixes, gathered)]
 
     def problems(self, checkpoint: SavedCheckpoint) -> list[str]:
-        """Return the problems of a checkpoint on any rank, one sentence each."""
+        """Check a checkpoint on every rank. Return the problems on any rank, one sentence each; empty if it is good."""
         everyone = self.on_every_rank(lambda: self._inspect(checkpoint))
         if wrong := [f"{prefix}{problem}" for prefix, (found, _) in everyone for problem in found]:
             checkpoint.release()
@@ -129,14 +129,14 @@ class Inspector:
         return different
 
     def survey(self, directory: Path) -> dict[str, Candidate] | None:
-        """Return the checkpoints of a folder by name, after the quick check; None if this rank does not read files."""
+        """Check files and sizes of all checkpoints in a folder: name -> result. None if this rank reads no files."""
         if not self.reads:
             return None
         found = [self._opened.setdefault(checkpoint.path, checkpoint) for checkpoint in survey(directory)]
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Return the problems of a checkpoint on this rank. If there are none, also return its identity."""
+        """Check a checkpoint on this rank. Return its problems; if there are none, also its step, run and completeness."""
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
@@ -166,7 +166,7 @@ def _identity(checkpoint: SavedCheckpoint) -> list[str]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The result of the quick check of a checkpoint. Ranks exchange it."""
+    """The result of a check of existence and sizes of a checkpoint's files. Ranks exchange it."""
 
     name: str
     """The name of the folder."""
@@ -191,12 +191,12 @@ class Candidate:
 def choose(
     output_dir: str | Path, wanted: str | Path | bool | None, inspector: Inspector | None = None
 ) -> SavedCheckpoint | None:
-    """Return the checkpoint that a run resumes from; None if it starts fresh. All ranks must call this function.
+    """Choose the checkpoint that a run resumes from; None if it starts fresh. All ranks must call this function.
 
     Args:
         output_dir: the folder that the run writes its checkpoints into.
-        wanted: the folder of a checkpoint; True for the newest good checkpoint in `output_dir`; "auto" for the same if
-            there is any checkpoint; None or False to start fresh.
+        wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in `output_dir`; "auto" for the
+            same, or to start fresh if there is no checkpoint; None or False to start fresh.
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
@@ -233,7 +233,8 @@ class _Found:
 def _find(directory: Path, inspector: Inspector) -> _Found:
     """Find the newest good checkpoint of a folder, and the problems of the checkpoints that are not good.
 
-    All checkpoints get the quick check. Those that pass it are read completely, newest first, until one is good.
+    First, existence and sizes of files are checked in all checkpoints. Then the checkpoints without a problem are read
+    completely, newest first, until one is good.
     """
     everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
     surveys = [(prefix, found) for prefix, found in everyone if found is not None]
@@ -259,9 +260,9 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
 
 
 def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
-    """Return the newest good checkpoint; None if the folder has no checkpoint and `needed` is False.
+    """Find the newest good checkpoint; None if the folder has no checkpoint and `needed` is False.
 
-    If the folder has only bad checkpoints, or if it has none and `needed` is True, raise an error.
+    If the folder has only damaged checkpoints, or has no checkpoint and `needed` is True, raise an error.
     """
     with suppress(OSError):  # a read-only folder can still be read
         if inspector.reads:

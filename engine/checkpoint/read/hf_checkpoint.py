@@ -84,7 +84,7 @@ class HFStateFiles:
 
 
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
-    """Return the entries of a saved state that the `state_dict` of `target`, a scheduler or scaler, has too.
+    """Select the entries of a saved state that the `state_dict` of `target`, a scheduler or scaler, has too.
 
     `load_state_dict` of torch sets every entry as an attribute of the scheduler. An unknown entry
     would add an attribute.
@@ -114,7 +114,7 @@ def _array_types() -> list[Any]:
 
 
 def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
-    """Convert the RNG states in a file of transformers to the names that trainbus uses.
+    """Convert `saved`, the RNG states in the file `path` of transformers, to the names that trainbus uses.
 
     The states of python, numpy and torch are loaded into new generators, to check them.
 

@@ -33,7 +33,7 @@ D = TypeVar("D", bound=Dated)
 
 
 def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
-    """Return all checkpoints in a folder, good and damaged, lowest step first. No file is read."""
+    """List all checkpoints in a folder, good and damaged, lowest step first. Only the names of folders are read."""
     directory = Path(output_dir)
     found = [
         SavedCheckpoint.open(path)
@@ -44,7 +44,7 @@ def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
 
 
 def list_checkpoints(output_dir: str | Path) -> list[SavedCheckpoint]:
-    """Return the checkpoints in a folder that pass the quick check, lowest step first."""
+    """List the checkpoints in a folder that have all files in the right sizes, lowest step first."""
     return [checkpoint for checkpoint in survey(output_dir) if not checkpoint.problems(full=False)]
 
 
@@ -68,14 +68,14 @@ def newest_first(checkpoints: Iterable[D]) -> list[D]:
 def newest_good(
     checkpoints: Iterable[SavedCheckpoint], check: Check = STRICT
 ) -> tuple[SavedCheckpoint | None, list[SavedCheckpoint]]:
-    """Find the newest checkpoint that passes the full check.
+    """Find the newest good checkpoint. Every file is read and compared with its hash.
 
     Args:
-        checkpoints: the checkpoints that passed the quick check.
-        check: the settings of the full check.
+        checkpoints: the checkpoints to try.
+        check: which files may be missing.
 
     Returns:
-        The checkpoint (None if there is none), and the damaged checkpoints that were tried before it.
+        The good checkpoint (None if there is none), and the damaged checkpoints that are newer.
     """
     damaged: list[SavedCheckpoint] = []
     for checkpoint in newest_first(checkpoints):
@@ -86,10 +86,10 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Return the path of the newest good checkpoint in a folder. `resume_from_checkpoint=True` uses it.
+    """Find the newest good checkpoint in a folder and return its path, as for `resume_from_checkpoint=True`.
 
-    It reads every file of the checkpoint and compares the file with its hash. It returns None if there is no good
-    checkpoint, or no folder.
+    Every file of the checkpoint is read and compared with its hash. The result is None if no checkpoint is good, or if
+    the folder does not exist.
     """
     with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))

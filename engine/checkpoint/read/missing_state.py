@@ -36,10 +36,10 @@ def check_for(run: ResumableRun) -> Check:
 
 
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Warn once about the parts of the training state that the checkpoint lacks.
+    """With `resume_partial`, warn about the parts of the training state that the checkpoint lacks.
 
-    If only the optimizer or only the schedule is missing, set the learning rates of the optimizer to the
-    rates of the schedule.
+    If it lacks the optimizer but not the schedule, or the schedule but not the optimizer, set the learning rates of the
+    optimizer to the rates of the schedule.
     """
     if not run.args.resume_partial:
         return
@@ -66,7 +66,7 @@ def _take_scheduled_rates(run: ResumableRun) -> None:
 
 
 def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedule: Mapping[str, int]) -> None:
-    """Warn if the batch size, accumulation or intervals of a resumed run differ from its checkpoint.
+    """Warn if batch size, gradient accumulation, or intervals such as `save_steps` differ from the checkpoint.
 
     Args:
         saved: the trainer state of the checkpoint.

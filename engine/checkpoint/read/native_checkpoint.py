@@ -1,4 +1,4 @@
-"""The layout of trainbus: safetensors files with JSON metadata."""
+"""Reading the training state from checkpoints of trainbus: safetensors files with JSON metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
 
 
 class NativeStateFiles:
-    """The layout of trainbus: safetensors files with JSON metadata."""
+    """The training state in a checkpoint of trainbus: safetensors files with JSON metadata."""
 
     resumes_loader_exactly = True
 

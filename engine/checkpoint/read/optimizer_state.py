@@ -44,7 +44,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return the objects that load the parts of the training state: part -> object, or None if the run has none."""
+    """Return optimizer, schedule and loss scaler of the run by part; None for a part that the run does not have."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,
@@ -53,10 +53,10 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 
 
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
-    """Load the state of the run's optimizer, with the saved parameter groups.
+    """Load a saved state into the run's optimizer. The parameters are grouped as in the saved run.
 
-    An optimizer state numbers the parameters in the order of its groups. If the run groups them differently, for
-    example because it has no weight decay, the optimizer takes over the saved grouping.
+    An optimizer state numbers the parameters in the order of its groups. If the run groups its parameters differently,
+    for example because it has no weight decay, its optimizer gets the saved grouping.
 
     Args:
         run: the run.
@@ -78,8 +78,8 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
 def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
     """Return an optimizer state in which each tensor has the shards and the memory layout of its parameter.
 
-    Tensors that are not in memory yet are read. The layout matters, because a fused optimizer pairs the values of a
-    parameter and of its state by their places in memory.
+    Tensors that are not in memory yet are read from the checkpoint. The layout matters, because a fused optimizer pairs
+    the values of a parameter and of its state by their places in memory.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
@@ -116,7 +116,8 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
     """Regroup the parameters of an optimizer into groups of the saved sizes.
 
-    The function tries the two groupings that trainbus makes: with weight decay, and without.
+    `sizes` is the number of parameters in each saved group. The function tries the two groupings that trainbus makes:
+    with weight decay, and without.
 
     Raises:
         CheckpointError: if neither grouping has these sizes.
@@ -144,7 +145,7 @@ def _listed(sizes: list[int]) -> str:
 
 
 def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
-    """Raise an error if a state belongs to another kind of optimizer, or to parameters with other shapes."""
+    """Raise an error if `state`, with the groups `saved`, is of another kind of optimizer or has other shapes."""
     from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]

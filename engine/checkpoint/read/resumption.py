@@ -34,7 +34,7 @@ class FreshStart:
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
-        """Return the seed of the data order: `wanted`, or the seed of torch if `wanted` is None."""
+        """Return the seed of the data order: `wanted`, or `torch.initial_seed()` if `wanted` is None."""
         return wanted if wanted is not None else torch.initial_seed()
 
     def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
@@ -96,7 +96,7 @@ class Resumption(FreshStart):
             )
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
-        """Load the weights. If a subclass of the Trainer overrides the method that loads weights, call the override."""
+        """Call `load_weights`, or the method of a Trainer subclass that overrides the loading of weights."""
         self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:
@@ -155,7 +155,7 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Return the values that only this rank saved.
+        """Read the values that only this rank saved, such as RNG states and loader position.
 
         Raises:
             CheckpointError: if no rank has RNG states and `resume_partial` is not set.
@@ -168,7 +168,7 @@ class Resumption(FreshStart):
         return own
 
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
-        """Return the loader position to resume at. If the batch size changed, the position counts samples."""
+        """Compute the loader position to resume at from the saved `place`; in samples if the batch size changed."""
         where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
         if not where:
             return place

@@ -39,7 +39,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @classmethod
     def open(cls, path: str | Path) -> SavedCheckpoint:
-        """Return the checkpoint in a folder. The folder need not exist or be good: see `problems`."""
+        """Create the object for a checkpoint folder. Nothing is read. The folder need not exist: see `problems`."""
         return cls(Path(path))
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def run_id(self) -> str:
-        """The run that wrote the checkpoint; empty if the manifest does not say or cannot be read."""
+        """The id of the run that wrote the checkpoint; empty if the manifest does not say or cannot be read."""
         return self._entry("run_id", "")
 
     @property
@@ -112,7 +112,7 @@ class SavedCheckpoint(CheckpointFolder):
     # Verification.
 
     def problems(self, *, full: bool = True, check: Check = STRICT) -> list[str]:
-        """Return the problems of the checkpoint, one sentence each; empty if it is good.
+        """Check the checkpoint. Return its problems, one sentence each; empty if it is good.
 
         Args:
             full: read and hash every file. Otherwise only existence and sizes are checked.
@@ -125,11 +125,11 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the missing parts of the training state. They include the scaler if the run had no loss scaling."""
+        """Return the parts of the training state that have no file, such as the scaler if loss scaling was off."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
-        """Return whether a rank wrote RNG states that are missing now, although the files of other ranks exist."""
+        """Return whether the RNG states of `rank` are lost: it saved them, but only files of other ranks exist now."""
         if self.manifest is None:
             return False
         there = self.rng_files()
@@ -191,19 +191,19 @@ class SavedCheckpoint(CheckpointFolder):
         load_weights(model, self, load_model if load is None else load)
 
     def own(self, rank: int, world_size: int = 1) -> dict[str, Any]:
-        """Return the values that only one rank saved: RNG states, loader position, loss sums. {} if there are none."""
+        """Read the values that only `rank` saved: RNG states, loader position, loss sums; {} if there are none."""
         return self.state_files.own(rank, world_size)
 
     def optimizer_state(self) -> Any:
-        """Return the state dict of the optimizer. Its tensors may be `StoredTensor`, which are read when needed."""
+        """Read the state dict of the optimizer. A tensor may be a `StoredTensor`, whose values are read when needed."""
         return self.state_files.load(StatePart.OPTIMIZER)
 
     def callback_states(self) -> dict[str, Any]:
-        """Return the states of the callbacks by id; {} if there are none."""
+        """Read the states of the callbacks by id; {} if there are none."""
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return two dicts by id: the states of the callbacks, and class, settings and version of their owners."""
+        """Read two dicts by callback id: the states, and class, settings and state version of the callbacks."""
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 

@@ -49,17 +49,17 @@ class StateFiles(Protocol):
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
-        """Return the values that only one rank saved: RNG states, loader position, loss sums; {} if it saved nothing.
+        """Read the values that only `rank` saved: RNG states, loader position, loss sums. Return {} if it saved none.
 
         Raises:
             CheckpointError: if the file is damaged.
         """
 
     def rng_path(self, rank: int, world_size: int) -> Path:
-        """Return the file with the RNG states of a rank, whether it exists or not."""
+        """Return the path of the file with the RNG states of a rank. The file need not exist."""
 
     def has_rng_states(self) -> bool:
         """Return whether there are RNG states of any rank."""
 
     def ignored_callbacks(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the callbacks with a state in the trainer state, if trainbus cannot restore this state."""
+        """Return the names of the callbacks in the trainer state `state` that trainbus cannot restore."""

@@ -35,7 +35,7 @@ Read = Callable[[Path, Algorithm], AnyDigest]
 
 @dataclass(frozen=True)
 class Check:
-    """Settings for a verification: which files may be missing, and whether to keep the tensors that it reads."""
+    """Settings for a verification: which files may be missing, and whether verified tensors stay in memory."""
 
     optional: tuple[str, ...] = ()
     """Patterns of the files that may be missing with `resume_partial`."""
@@ -45,7 +45,7 @@ class Check:
     """Keep the verified tensors of the training state in memory until they are loaded."""
 
     def missing(self, name: str) -> str:
-        """Return the problem of a missing file; an empty string if it may be missing."""
+        """Return the error text for the missing file `name`; an empty string if the file may be missing."""
         if not any(fnmatch(name, pattern) for pattern in self.optional):
             return f"{name} is missing"
         return "" if self.partial else f"{name} is missing (`resume_partial=True` starts this part fresh)"
@@ -59,15 +59,15 @@ _GONE = "there is no such folder"
 
 
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Open the checkpoint in a folder and return its problems. See `problems_of`."""
+    """Verify the checkpoint in a folder and return its problems. See `problems_of`."""
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 
 def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Return the problems of a checkpoint, one sentence each; empty if it is good.
+    """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
     Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
-    trainer state and weights, and if every file with its own checksum or header passes that check.
+    trainer state and weights, and if no file fails the check of its own checksum or header.
 
     Args:
         folder: the checkpoint.
@@ -81,7 +81,7 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 
 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Return the problems of a checkpoint, as `problems_of` does, but also accept the name of an unfinished write."""
+    """Verify a checkpoint as `problems_of` does, but do not report the hidden name of an unfinished write."""
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -114,7 +114,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Return the name of a file in the folder that only trainbus writes; an empty string if there is none.
+    """Search a folder for a file that only trainbus writes. Return its name; an empty string if there is none.
 
     If the folder has such a file but no manifest, the manifest is lost.
     """
@@ -143,7 +143,7 @@ def _links_to_outside(path: Path) -> list[str]:
 
 
 def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
-    """Return the problem that the type or the size of a file shows; an empty string if there is none.
+    """Check that `name` is a file of the size in the digest `written`. Return the problem; an empty string if none.
 
     The contents of the file are not read.
     """
@@ -177,7 +177,7 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Return the problems of the trainer state and the weights in a checkpoint without a manifest.
+    """Check the trainer state and the weights in a checkpoint without a manifest. Return the problems.
 
     The trainer state must be valid. The files of the weights must exist and not be empty.
     """
@@ -202,7 +202,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(path: Path) -> list[str]:
-    """Return the problems of files that are cut short, or that fail their own checksums. No manifest is needed."""
+    """Check the tensor files of a folder without a manifest. Return a problem for each file that is damaged."""
     found = []
     for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
         if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
@@ -234,7 +234,7 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index file. A checkpoint has this file only if its weights are in several files."""
+    """Return the name of the index, which maps weights to files. It exists only if several files have the weights."""
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

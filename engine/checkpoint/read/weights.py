@@ -104,7 +104,7 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Return whether all weight files of a checkpoint are files of adapters."""
+    """Return whether all weight files of a checkpoint are files of adapters; False if it has no weights."""
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights raises it again
@@ -132,7 +132,7 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
 
 
 def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
-    """Return the values from `get_extra_state` of modules in a checkpoint, by name in the state dict; {} if none."""
+    """Read the values that modules returned from `get_extra_state`, by name in the state dict; {} if none."""
     return load_values(folder.path / EXTRA_STATE, folder=folder) if folder.has(EXTRA_STATE) else {}
 
 

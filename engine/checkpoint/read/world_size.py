@@ -24,7 +24,7 @@ def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
-    """Return the state that this rank resumes with. All ranks must call this function.
+    """Compute the state that this rank resumes with. All ranks must call this function.
 
     With the same world size, it is the state that the rank saved. Otherwise:
 
@@ -33,7 +33,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     - the loader position is counted in samples, and the prefetched batch is fetched again.
 
     Args:
-        own: the state that this rank saved; {} if it saved none.
+        own: the values that this rank saved, such as RNG states and loader position; {} if it saved none.
         run: the run.
         checkpoint: the checkpoint.
     """
