@@ -13,7 +13,7 @@ from ..protocols import SavingRanks
 
 
 class BackgroundWriter:
-    """Runs one task at a time on a thread. If a task fails, the next call that waits for the task raises its error."""
+    """A thread that runs one task at a time. If a task fails, the next call that waits for it raises its error."""
 
     def __init__(self) -> None:
         """Create an idle writer. The first task starts the thread."""
@@ -24,7 +24,7 @@ class BackgroundWriter:
         """The seconds that the last finished task took; 0 before the first."""
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
-        """Return the ranks with which a task may communicate. All ranks must call this method.
+        """Return the ranks for the collectives of a task; here `ranks` unchanged. All ranks must call this method.
 
         Args:
             ranks: the ranks of the run.
@@ -46,7 +46,7 @@ class BackgroundWriter:
         self._task = self._pool.submit(self._timed, work)
 
     def __reduce__(self) -> tuple[type[BackgroundWriter], tuple[()]]:
-        """Make a copy idle: the thread and its task stay with the original."""
+        """Pickle and copy the writer as an idle writer: the thread and its task stay with the original."""
         return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class BackgroundWriter:
         return self.done
 
     def _leave_to_parent(self) -> None:
-        """In a forked process, forget the thread and the task. They exist only in the parent process."""
+        """In a forked process, drop the references to thread and task, which exist only in the parent process."""
         if self._process != os.getpid():
             self._process, self._pool, self._task = os.getpid(), None, None
 

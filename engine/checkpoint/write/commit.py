@@ -92,7 +92,7 @@ class Staging:
             file.write(text.encode())
 
     def add_written_files(self) -> None:
-        """Start to hash and synchronise the complete files that other functions wrote into the folder."""
+        """Start to hash and `fsync` the files that other functions wrote into the folder. They must be complete."""
         allowed = self.path.stat().st_mode & 0o666  # safetensors creates files that only the owner can read
         for path in sorted(self.path.rglob("*")):
             name = path.relative_to(self.path).as_posix()
@@ -208,9 +208,10 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions left: hidden folders of this run, and of other runs if their process has ended.
+    """Remove hidden folders that killed sessions left: of this run, and of other runs that ended on this machine.
 
-    Folders that another run writes on another machine are kept, because that run may be alive.
+    Hidden folders of other runs on other machines are kept, because such a run may be alive. A folder that holds a good
+    checkpoint hidden by a killed run gets its final name back: see `put_back`.
 
     Args:
         output_dir: the folder of the checkpoints.

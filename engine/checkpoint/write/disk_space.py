@@ -47,7 +47,7 @@ def bytes_of(value: Any) -> int:
 
 
 def bytes_free(folder: Path) -> int | None:
-    """Return the free bytes on the disk of a folder, existing or not; None if the system does not say."""
+    """Return the free bytes on the disk of a folder, which need not exist; None if the system does not say."""
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), None)
     try:
         usage = shutil.disk_usage(existing or folder)
@@ -60,7 +60,7 @@ def check_space(needed: int, folder: Path) -> None:
     """Raise an error before a save that does not fit on the disk.
 
     Raises:
-        OSError: if fewer bytes are free than needed.
+        OSError: if fewer than `needed` bytes are free.
     """
     free = bytes_free(folder)
     if free is not None and free < needed:
@@ -100,7 +100,7 @@ def check_writable(folder: Path, *, leave: bool) -> None:
 
 @contextmanager
 def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
-    """Turn a disk error into an error that names the checkpoint, the folder and the remedy.
+    """Turn a disk error in the `with` block into an error that names the checkpoint, the folder and the remedy.
 
     Args:
         step: the step of the checkpoint.

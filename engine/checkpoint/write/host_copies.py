@@ -6,7 +6,7 @@ import torch
 
 
 class HostCopies:
-    """Copies tensors by name. A later copy under the same name, shape and dtype reuses the memory.
+    """Copies of tensors on the CPU, by name. A later copy under the same name, shape and dtype reuses the memory.
 
     The later copy overwrites the earlier copy. So the earlier copy must be on disk before the later copy is made.
     """
@@ -17,7 +17,7 @@ class HostCopies:
         self._used: set[str] = set()
 
     def begin(self) -> None:
-        """Start a new set of copies. Free the memory of names that the last set did not use."""
+        """Start a new set of copies. Free the memory of names that the previous set did not use."""
         self._kept = {name: tensor for name, tensor in self._kept.items() if name in self._used}
         self._used = set()
 

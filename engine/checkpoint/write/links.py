@@ -1,7 +1,7 @@
-"""Hard links instead of copies, for files that are equal in the last checkpoint.
+"""Hard links instead of copies, for files that did not change since the previous checkpoint.
 
 A frozen part of a model is the same in every checkpoint. With a link, all checkpoints share its bytes on the disk. The
-file stays until the last checkpoint that has it is deleted.
+file stays until all checkpoints that have it are deleted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NO_LINKS = Links(Path(), {})
 
 
 def links_to_last(output_dir: Path) -> Links:
-    """Return the links to the files of the checkpoint with the highest step; `NO_LINKS` if it has no good manifest."""
+    """Return the links to the files of the checkpoint with the highest step; links to nothing if it has no manifest."""
     steps = {step: path for path in output_dir.iterdir() if (step := step_of(path)) is not None}
     if not steps:
         return NO_LINKS

@@ -28,7 +28,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def bytes_in(size: str | int) -> int:
-    """Return a size in bytes: a number, or text such as `5GB` (10**9 bytes each) or `500MiB` (2**20 bytes each).
+    """Convert a size to bytes: a number, or text such as `5GB` (10**9 bytes each) or `500MiB` (2**20 bytes each).
 
     Raises:
         ArgumentError: if it is not a size, or below 1.

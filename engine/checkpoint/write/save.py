@@ -55,7 +55,7 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
 
 
 def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
-    """Call `work` on every rank and return the results by rank. If it fails on one rank, raise an error on all."""
+    """Call `work` on every rank and return the results by rank. If `work` fails on a rank, raise an error on all."""
     return together(run.ranks, run.state.global_step, work)
 
 

@@ -88,7 +88,7 @@ def take_snapshot(
 
 
 def _contents(run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]) -> tuple[Files, dict[str, str]]:
-    """Return the tensors and the texts that this rank writes, by file name."""
+    """Collect the tensors and the texts that this rank writes, by file name."""
     of_rank, shared, texts = _state_of(run, checkpoint, callbacks)
     tensors = {name: encode(value, name) for name, value in of_rank.items()}
     for name, value in shared.items():
@@ -127,7 +127,7 @@ def _write_live_model(run: SavableRun, folder: str) -> None:
 def _state_of(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Return three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
+    """Collect three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
     of_rank: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     texts: dict[str, str] = {}
@@ -162,7 +162,7 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; an empty dict if its epoch is about to end, or if it has no position."""
+    """Return the position of the data loader; an empty dict if the epoch is about to end or the loader has none."""
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
