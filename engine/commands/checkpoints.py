@@ -187,7 +187,7 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
-    """Return the name that a metric has in the checkpoints: `name` itself, or `name` with the prefix `eval_`.
+    """Find the name that a metric has in the checkpoints: `name` itself, or `name` with the prefix `eval_`.
 
     Raises:
         CheckpointError: if no checkpoint has a number for the metric. The best checkpoints are then unknown.
@@ -245,7 +245,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _best(folder: Path) -> Path:
-    """Return the best checkpoint of the run in a folder.
+    """Return the folder of the best checkpoint of the newest run in `folder`.
 
     Raises:
         CheckpointError: if no checkpoint is marked as the best.
@@ -268,8 +268,8 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
     """Return the checkpoints that are never deleted, as a dict: step -> the reasons.
 
-    The newest checkpoint has the reason `newest`. Its trainer state names the best checkpoint of the run, which has the
-    reason `best`.
+    The newest checkpoint has the reason `newest`. The trainer state of the newest checkpoint names the best checkpoint
+    of the run, which has the reason `best`.
 
     Args:
         good: the checkpoints of a folder that are not damaged.
