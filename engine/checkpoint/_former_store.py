@@ -35,7 +35,7 @@ def load_weights(model: nn.Module, folder: Path, load: LoadModel = load_model) -
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the trainer state of a checkpoint. See `SavedCheckpoint.state`."""
+    """Read the trainer state of a checkpoint. See `SavedCheckpoint.state`."""
     return SavedCheckpoint.open(folder).state
 
 
@@ -45,10 +45,10 @@ def restore_optimizer(run: ResumableRun, folder: Path) -> None:
 
 
 def read_own(run: ResumableRun, folder: Path) -> dict[str, Any]:
-    """Return the values that only this rank saved, such as its RNG states. See `SavedCheckpoint.own`."""
+    """Read the values that only this rank saved, such as its RNG states. See `SavedCheckpoint.own`."""
     return SavedCheckpoint.open(folder).own(run.ranks.rank, run.ranks.world_size)
 
 
 def callback_states(folder: Path) -> dict[str, Any]:
-    """Return the states of the callbacks by id. See `SavedCheckpoint.callback_states`."""
+    """Read the states of the callbacks in a checkpoint, by callback id. See `SavedCheckpoint.callback_states`."""
     return SavedCheckpoint.open(folder).callback_states()

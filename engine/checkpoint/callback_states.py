@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ResumeReport:
-    """The result of a resume for each callback state. `str(report)` is one line."""
+    """Which callback states a resume restored, and which it did not. `str(report)` is one line."""
 
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""
@@ -54,7 +54,7 @@ class ResumeReport:
 
 
 class CallbackStates:
-    """The states of the attached callbacks, and of callbacks that only an earlier session had."""
+    """The states of the attached callbacks, and of callbacks that were attached only in an earlier session."""
 
     def __init__(self, bus: EventBus) -> None:
         """Manage the states of the callbacks that are attached to `bus`."""
@@ -65,7 +65,7 @@ class CallbackStates:
         """The result of the last resume for the states."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states by callback id. States of an earlier session that no callback received are included."""
+        """Collect the states of attached callbacks by id, and states of an earlier session that no callback received."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -78,7 +78,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the owner of each collected state, by id."""
+        """Return class, settings and state version of the callback that saved each state of `collect`, by id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -99,7 +99,7 @@ class CallbackStates:
 
         Args:
             states: the states by id.
-            owners: the result of `owners` when the states were saved; None to match the states by their ids only.
+            owners: what `owners()` returned when the states were saved; None to match the states by their ids only.
 
         Raises:
             CheckpointError: if a later version of the callback's class saved the state, or if `migrate` fails.
@@ -188,7 +188,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return the part of the error that says why no callback restores the trained weights, and the remedy."""
+        """Return why no callback restores the trained weights that the callback `owner` saved, and the remedy."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -223,15 +223,15 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
 def matched(
     states: Iterable[str], saved: Mapping[str, Any], attached: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return the attached callback for each saved state: saved id -> attached id.
+    """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    The ids of two callbacks of one class depend on their order in the list. So a state first looks for a callback with
-    equal settings, and only then for a callback with an equal id.
+    The ids of two callbacks of one class depend on their order in the list. So equal class and settings are
+    matched first, then an equal class. Of several matches, an equal id wins. A state without a match is left out.
 
     Args:
         states: the ids of the saved states.
-        saved: the saved owners by id. A state without an identity is matched by its id only.
-        attached: the attached owners by id.
+        saved: class and settings of the callbacks that saved them, by id. A state without these is matched by id only.
+        attached: class and settings of the attached callbacks, by id.
     """
 
     def equal(one: str, other: str, *names: str) -> bool:
@@ -254,7 +254,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass as settings, without `id`. Leave out fields that changed since `attributes`."""
+    """Return the fields of a dataclass callback, without `id` and without fields that differ from `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -307,7 +307,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
-    """Warn about states that only the position of their callbacks tells apart, because class and settings are equal."""
+    """Warn about callbacks of equal class and settings: only their order decides which state each of them receives."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
         if owner_id.partition("-")[0] == owner["class"]:  # an id that the user chose tells it apart

@@ -33,16 +33,16 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.
 
 
 class OwnGenerators:
-    """The generators that are reachable from objects: as attributes, in closures, or in short lists and dicts.
+    """The random generators that a search of objects finds: in attributes, in closures, or in short lists and dicts.
 
     The global generators of python, numpy and torch are not included.
     """
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
-        """Search objects for random generators of their own.
+        """Search objects for the random generators that they hold.
 
         Args:
-            owners: the objects by name. The path of each generator begins with the name of its owner.
+            owners: the objects by name, such as `collator`. The path of a generator begins with the name.
         """
         self._owners = dict(owners)
         self._warned = False
@@ -81,7 +81,7 @@ class OwnGenerators:
         """Restore the states that `read` returned. Create generators that do not exist yet.
 
         Returns:
-            The paths that have no generator of the saved kind.
+            The paths of states that are not restored, because no generator of the saved kind is at the path.
         """
         if states.keys() - self.found.keys():
             self.find()  # batches that were read meanwhile may have created them
@@ -95,7 +95,7 @@ class OwnGenerators:
         return missing
 
     def _created(self, path: str, state: Mapping[str, Any]) -> Any:
-        """Create the generator at a path and return it; None if its object is missing or has a generator already."""
+        """Create a generator at `path` and return it; None if the attribute at `path` has a value or cannot be set."""
         holder, _, name = path.rpartition(".")
         owner = self._holders.get(holder)
         if owner is None or getattr(owner, name, None) is not None:
@@ -171,8 +171,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the objects in the closure and in the defaults of a function, with their names.
 
-    If the function is not from a library, also yield the global objects that it uses. A library function without a
-    closure yields nothing.
+    If the function is not from a library such as torch, also yield the global objects that it uses. For a library
+    function that has no closure, yield nothing.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return
@@ -221,7 +221,7 @@ def _can_be_encoded(state: dict[str, Any], path: str) -> bool:
 
 
 def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
-    """Restore the state of a generator. Return whether the state fits this kind of generator."""
+    """Load a saved state into a generator. Return False if it is the state of another kind of generator."""
     kind, state = saved["kind"], saved["state"]
     try:
         if kind == "torch" and isinstance(generator, torch.Generator):

@@ -77,7 +77,7 @@ def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str
 
 
 def _decides(callback: Any) -> bool:
-    """Return whether a stop request of this callback ends the run, not only the session."""
+    """Return whether a stop request of this callback ends the run; False if it ends only the session."""
     if is_rank_local(callback):  # a decision from a clock, a signal or a file
         return False
     return callback is not None and not (isinstance(callback, Callback) and callback.has(Capability.INTERRUPTS))

@@ -1,6 +1,6 @@
-"""The parts of a run that checkpoints read and write, as protocols. `engine.run.Run` fits them.
+"""The parts of a run that checkpoints read and write, as protocols. `engine.run.Run` has these parts.
 
-So no module of this folder imports `engine.run`.
+Because of the protocols, no module of this folder imports `engine.run`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class SavableRun(Protocol):
         """The seed of the data order."""
 
     def rng_states(self) -> dict[str, Any]:
-        """Return the RNG states, including the states of generators of the data."""
+        """Return the RNG states, including those of generators in dataset, collator and sampler."""
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
         """Restore what `rng_states` returned."""
@@ -225,11 +225,11 @@ class ResumableFeed(Protocol):
     """The methods of the feed of batches that resuming calls."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
-        """Continue at a position of the loader, and restore the RNG states there.
+        """Continue at a saved position of the data loader, and restore the RNG states there.
 
         Args:
             place: the position; an empty dict if it is unknown.
-            restore_rng: restores the RNG states.
-            restore_late: in the middle of an epoch, restore the RNG states after the batches of the first step are
-                taken, as transformers does. Otherwise they are restored before.
+            restore_rng: a function that restores the RNG states.
+            restore_late: in the middle of an epoch, whether `restore_rng` is called after the batches of the first
+                step are taken, as transformers does. If False, it is called before.
         """
