@@ -65,7 +65,7 @@ class CallbackStates:
         """The result of the last resume for the states."""
 
     def collect(self) -> dict[str, Any]:
-        """Collect the states of attached callbacks by id, and states of an earlier session that no callback received."""
+        """Collect states of attached callbacks by id, and states of an earlier session that no callback received."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)

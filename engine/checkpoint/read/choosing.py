@@ -136,7 +136,7 @@ class Inspector:
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Check a checkpoint on this rank. Return its problems; if there are none, also its step, run and completeness."""
+        """Check a checkpoint on this rank. Return its problems; if it has none, its step, run and completeness."""
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
