@@ -104,7 +104,7 @@ def test_a_package_builds_passes_its_tests_and_mypy(packages: Path, kind: str, t
     assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder, PYTHONPATH=installed)
     root = Path(__file__).resolve().parents[2]
     if (root / ".typing").is_dir():
-        mypy = ("-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path / "cache", "src")
+        mypy = ("-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path / "cache")
         run(*mypy, cwd=folder, MYPYPATH=os.pathsep.join(["src", str(root / ".typing")]))
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .conformance import Examination, NotJudged, chosen_checks
 from .registry import CHECKS
 from .subject import Subject, as_subject
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass
@@ -45,7 +48,7 @@ def parametrize_with_checks(
     two_processes: bool = False,
     expected_failed: Mapping[str, str] | None = None,
     **promises: Any,
-) -> Any:
+) -> pytest.MarkDecorator:
     """Return a decorator that gives a test one case per callback and check, as the argument `check`.
 
         @parametrize_with_checks([SkipSpikes, lambda: Notify("http://127.0.0.1:9")])
