@@ -87,11 +87,11 @@ def _short(part: str) -> str:
 
 
 def _contradicts(annotated: tuple[type, ...] | None, expected: str) -> bool:
-    """Return whether the classes of an annotation are certainly wrong for a type of the catalogue.
+    """Return whether the annotation of a handler parameter is certainly wrong: nothing of the expected type can fit.
 
     Args:
         annotated: the classes; None if the annotation allows anything, which is never wrong.
-        expected: the type as text, such as `torch.Tensor | None`.
+        expected: the type in the catalogue of events, as text, such as `torch.Tensor | None`.
     """
     if annotated is None:
         return False

@@ -53,7 +53,7 @@ def rehearse(
 
     Args:
         model: the model, without a wrapper.
-        datasets: start of the metric names, such as `eval` -> dataset.
+        datasets: the datasets. Each key is the prefix of the metric names of its dataset, such as `eval`.
         args: the training arguments.
         objective: computes the loss.
         collator: turns samples into a batch.

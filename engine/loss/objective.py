@@ -74,7 +74,10 @@ class Objective:
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def use(self, criterion: Criterion | None, compute_loss_func: Callable[..., torch.Tensor] | None) -> None:
-        """Compute the loss with a criterion or a loss function. If both are None, use label smoothing or the model."""
+        """Select how later calls compute the loss: with a criterion or with a loss function.
+
+        If both are None, label smoothing or the model computes the loss.
+        """
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
         self.splits_labels = criterion is not None or compute_loss_func is not None
         self.model_returns_loss = not self.splits_labels and self.smoother is None

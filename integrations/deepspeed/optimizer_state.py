@@ -153,9 +153,10 @@ class OptimizerState:
         return found
 
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
-        """Return the parameters of each group in the order of a saved state.
+        """Return the parameters of this run as a list for each group of a saved state, in the order of that state.
 
-        The saved state has either the groups of this run, or two groups: with and without weight decay.
+        The saved state has either the groups of this run, or two groups: with and without weight decay. The method
+        compares the number of parameters of each group to find out which.
 
         Raises:
             CheckpointError: if the groups of the saved state have other sizes.

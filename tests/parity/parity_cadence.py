@@ -32,7 +32,7 @@ LOGS = {
     "logs with a remainder, and evaluations": Case(
         {**steps("log", 5), "eval_strategy": "epoch", "gradient_accumulation_steps": 2, "num_train_epochs": 4},
         MEASURED,
-        about="trainbus logs the last steps before the last evaluation.",
+        about="trainbus also logs the last two steps. This log comes before the log of the last evaluation.",
         differs="last window",
     ),
     "logging_steps longer than the run": Case(
