@@ -22,9 +22,10 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
-    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. If
-    the configs have other end tokens, these tokens stay. A warning names the changed tokens. If the run has no
-    tokenizer, or the model has no config, the callback does nothing.
+    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. The
+    end tokens of the generation config become a list: the end token of the tokenizer, then the earlier ones. In the
+    config of the model, earlier end tokens stay only if they are a list. A warning names the changed tokens. If the run
+    has no tokenizer, or the model has no config, the callback does nothing.
     """
 
     stage = Stage.PREPARE

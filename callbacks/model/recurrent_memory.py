@@ -38,8 +38,8 @@ class RecurrentMemory(Callback):
     arguments = ("past_index",)
 
     index: int = 1
-    """The index of the output if the model also returns the loss: the loss is output 0. Keep this index for batches
-    without labels too."""
+    """The index of the output, with the loss counted as output 0. Without labels, the model returns no loss, and the
+    callback uses the index before this one."""
     name: str = "mems"
     """The parameter of the model's forward that receives the memory."""
     _memory: Any = field(default=None, init=False, repr=False, compare=False)

@@ -41,7 +41,7 @@ DECISIONS = 10
 
 @dataclass
 class StatusFile(Callback):
-    """Writes the status of the run, the reason of this status, and the checkpoint to resume from to `run_status.json`.
+    """Writes `run_status.json`: the status of the run, the reason, and the name of the checkpoint to resume from.
 
     Every trainer has a `StatusFile`. The file is in the output folder. `trainbus status` reads the file. A launcher
     script can also read the file to know why a run ended. The exit code of torchrun is not sufficient, because torchrun

@@ -222,8 +222,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    The most important value is `max_length`. If the user does not set `max_length`, this function sets it only after
-    the first batch. The model may therefore generate one token more for the first batch than for later batches.
+    During the first batch, a `max_length` that the user did not set is still None. `generate` then allows 20 tokens in
+    addition to its input. After the first batch, `max_length` is 20, with the input included. The model may therefore
+    generate one token more for the first batch than for later batches.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

@@ -104,7 +104,7 @@ LOSSES = {
     "bf16 and label smoothing": Case(
         {"bf16": True, "label_smoothing_factor": 0.2, "gradient_accumulation_steps": 2},
         GPT2,
-        about="The loss is computed outside of the model, in the model's precision.",
+        about="The model returns float32 logits. The loss is computed from these logits, outside of the model.",
     ),
     "evaluation in bf16": Case(
         {"bf16_full_eval": True, "num_train_epochs": 1},
