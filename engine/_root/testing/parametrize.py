@@ -59,7 +59,8 @@ def parametrize_with_checks(
         callbacks: classes, functions that return a new callback, or `Subject`s.
         only: the names of the checks to run. Default: all.
         two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
-        expected_failed: check -> the reason why the callbacks may fail it. The case is then expected to fail.
+        expected_failed: the checks whose cases are expected to fail. Each key is the name of a check, each value is the
+            reason why the callbacks may fail it.
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:

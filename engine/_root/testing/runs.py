@@ -91,7 +91,7 @@ def tiny_run(
     It logs every step, and evaluates and saves every second step.
 
     Args:
-        callbacks: the callbacks under test. To subscribe functions for a later training, call `run.trainer.on`.
+        callbacks: the callbacks under test.
         folder: the output folder. Default: a new temporary one.
         resume_from_checkpoint: as in `Trainer.train`.
         **options: arguments of `Trainer` and of `TrainingArguments`, such as `max_steps=20` or `model_init=MyModel`.
