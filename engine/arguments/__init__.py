@@ -163,7 +163,7 @@ class TrainingArguments(
         )
 
     def fallbacks(self) -> dict[str, Any]:
-        """Return name -> value for unset fields whose value depends on other fields."""
+        """Return the values of fields that are not set, by name. These values depend on other fields."""
         follows_metric = self.load_best_model_at_end or self.lr_scheduler_type in METRIC_SCHEDULES
         watched = "loss" if follows_metric else None
         metric = self.metric_for_best_model or watched

@@ -28,11 +28,11 @@ def arg(default: T, help: str, **meta: Any) -> T:
             - `choices`: an Enum, a tuple or a mapping with all valid values.
             - `enum`: an Enum. If a valid value is the value of a member, it becomes the member.
             - `path=True`: accept path objects and expand `~`.
-            - `json=True`: accept a JSON object as text, or a path object.
+            - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.
             - `none=True`: replace None by the default. Other trainers use None for some arguments.
             - `texts=True`: convert callbacks in any notation to a list of texts.
-            - `repeats=True`: accept a flag several times; its values add up.
+            - `repeats=True`: if the command line has the option several times, join the lists of values.
     """
     metadata = {"help": help, _READER: True, **meta}
     if isinstance(default, (list, dict)):
