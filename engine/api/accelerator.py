@@ -188,9 +188,9 @@ class Accelerator:
     def prepare(self, *parts: Any, **options: Any) -> Any:
         """Prepare loaders and models. Return the prepared object, or a tuple of them for several arguments.
 
-        A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches, in a
-        new order in each epoch. The Trainer's model is returned wrapped. Any other model is moved to the device.
-        Optimizers and schedules are returned unchanged. `options` are not used.
+        A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches. The
+        Trainer's model is returned wrapped. Any other model is moved to the device. Optimizers and schedules are
+        returned unchanged. `options` are not used.
         """
         prepared = tuple(self._prepared(part) for part in parts)
         return prepared[0] if len(prepared) == 1 else prepared

@@ -265,7 +265,7 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions of an event. A subscription of this object replaces the handlers that it calls."""
+        """Return the subscriptions of an event. One subscription of this object replaces those that it calls."""
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -289,7 +289,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which handlers can announce other events, although the bus calls this object."""
+        """Return a context for calls of handlers. In it, the handlers can announce other events."""
         return self._calling(None)
 
 

@@ -37,8 +37,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """A `CallbackHandler`. It has one method per event. Each method calls the callbacks, for example from a loop of
-        your own."""
+        """An object with one method per event. The method calls the handlers of its event."""
         return self._callback_handler
 
     @callback_handler.setter
@@ -71,8 +70,10 @@ class CallbackMethods(TrainerBase):
 
     @property
     def resume_report(self) -> ResumeReport:
-        """What the last resume did with each callback state: `restored`, `migrated`, `orphaned` (no callback for the
-        state) or `new` (no state for the callback)."""
+        """What the last resume did with each callback state.
+
+        A state is `restored`, `migrated`, `orphaned` (no callback for the state) or `new` (no state for the callback).
+        """
         return self.run.callback_states.report
 
     @property
@@ -113,7 +114,10 @@ class CallbackMethods(TrainerBase):
 
     @property
     def subscribed_functions(self) -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
-        """The functions that `on` subscribed and that are still attached: id -> event, function, filters."""
+        """The functions that `on` subscribed and that are still attached. The keys are their ids.
+
+        Each value has the event, the function and the filters that were passed to `on`.
+        """
         return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
     def add_callback(self, callback: Any) -> Handle:
@@ -139,7 +143,7 @@ class CallbackMethods(TrainerBase):
         return handle
 
     def _warn_of_twin(self, callback: Any, owner_id: str) -> None:
-        """Warn if exactly one other attached callback has the same class and settings: both do the same work.
+        """Warn if another attached callback has the same class and settings. For a third such callback, do not warn.
 
         Args:
             callback: the callback that was just attached.

@@ -81,7 +81,7 @@ class HFCompatMethods(TrainerBase):
 
     @property
     def _total_loss_scalar(self) -> float:
-        """The sum of the losses of all steps up to the last log. The training summary divides it by the steps."""
+        """The sum of the losses of all steps up to the last log."""
         return self.run.losses.main.total
 
     @_total_loss_scalar.setter

@@ -6,12 +6,12 @@ import logging
 
 
 def print_messages(level: int) -> None:
-    """Print the library's log messages.
+    """Configure Python's logging to print the messages that this library logs later.
 
     Messages go to stderr, unless the program has configured a handler for them.
 
     Args:
-        level: lowest level to print, such as `logging.INFO`.
+        level: the lowest level to print, such as `logging.INFO`.
     """
     logger = logging.getLogger(__name__.partition(".")[0])
     logger.setLevel(level)

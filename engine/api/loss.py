@@ -173,7 +173,7 @@ class LossMethods(MomentMethods):
             self.objective.set(**settings)
 
     def _follow_loss(self) -> None:
-        """Use a loss function or a label smoothing that the program set after it built the trainer.
+        """Make `self.objective` use the loss function or the label smoothing that the program set after construction.
 
         Raises:
             ArgumentError: if label smoothing and a loss function are both set.

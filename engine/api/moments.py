@@ -103,7 +103,7 @@ class MomentMethods(TrainerBase):
     """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Call `work`, the default of the method `name`. If a subclass overrides this method, call the override."""
+        """Run the method `name`: the override of a subclass, or else `work`, the default."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):

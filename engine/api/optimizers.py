@@ -170,10 +170,10 @@ class OptimizerMethods(TrainerBase):
         return [group["lr"] for group in self._parameter_groups()]
 
     def get_optimizer_group(self, param: nn.Parameter | None = None) -> Any:
-        """Return the parameter group that contains a parameter, or None.
+        """Return the parameter group that contains `param`; None if no group contains it.
 
         Args:
-            param: the parameter; None to return a list with the parameters of each group instead.
+            param: the parameter. Without it, the method returns a list with the parameters of each group.
 
         Raises:
             ArgumentError: if there is no optimizer yet.

@@ -45,8 +45,8 @@ def adapt_overrides(cls: type) -> None:
     Runs once, when the class is created. A method that takes `**kwargs` stays as it is. An override that trainbus
     never calls gets a warning that names the replacement.
 
-    Sets `cls.loss_takes_items` if `cls` overrides `compute_loss`. Without the parameter `num_items_in_batch`, the
-    method returns a mean over its batch, and the trainer divides by the number of batches per step.
+    If `cls` overrides `compute_loss`, `cls.loss_takes_items` is set: True if the override takes `num_items_in_batch`,
+    otherwise False.
     """
     for name, adapt in _ADAPTERS.items() if not _is_ours(cls) else ():
         method = _defined_by(cls, name)

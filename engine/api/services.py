@@ -43,7 +43,7 @@ class Services(Protocol):
         """Write the model as a program for inference."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`. If a subclass overrides it, call the override."""
+        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
@@ -119,11 +119,11 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of a Trainer method. If a subclass overrides the method, call the override.
+        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default.
 
         Args:
             moment: the name of the method. `CALLED` lists all names.
-            work: does the work of the method. An override calls it with `super()`.
+            work: does the work of the method. An override runs it if it calls `super()`.
             *arguments: the arguments of the method.
         """
         return self.trainer._at(moment, work, *arguments)

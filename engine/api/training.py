@@ -159,9 +159,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run forward and backward of one batch. Return the detached loss, divided by the number of batches per step.
+        """Run forward and backward of one batch, and return its detached loss.
 
-        Override it to change how a batch is trained on.
+        A loss that is a mean over the batch is divided by the number of batches of the step. Override this method to
+        change how a batch is trained on.
 
         Args:
             model: the model, wrapped.

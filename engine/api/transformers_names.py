@@ -122,10 +122,10 @@ class Replacement:
 
 
 def _exchanged() -> dict[int, tuple[Any, Any]]:
-    """Return the objects to exchange: id of an object -> the object of transformers, and the object of trainbus.
+    """Return the objects to exchange, as pairs: an object of transformers, and the object of trainbus of this name.
 
-    The two objects have the same name, and the ids of both are keys. Names that are already replaced are left out. The
-    function imports every module in `NAMES`, because modules that are imported later take the names from there.
+    Each pair is in the dict twice: its keys are the ids of both objects. Names that are already replaced are left out.
+    The function imports every module in `NAMES`, because modules that are imported later take the names from there.
     """
     try:
         package = importlib.import_module(_LIBRARY)

@@ -21,7 +21,7 @@ ONCE = ("on_setup", "on_train_begin", "on_train_end")
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
-    """Compute the median time of each part of a step: part -> seconds.
+    """Compute the median time of each part of a step, in seconds.
 
     Steps that log, evaluate, save or collect garbage do not count.
     """
@@ -38,7 +38,8 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
     Args:
         run: the run.
-        ranks: for each rank, in order: part -> seconds of the median step. Empty if the run has one rank.
+        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step. Empty if the run
+            has one rank.
     """
     timeline: Timeline = run.bus.timeline
     sums = timeline.sums()

@@ -46,8 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Blame:
-    """The slowest rank, and the time that the other ranks wait for it. Time in which a rank itself waits in a
-    collective does not make it slow."""
+    """The slowest rank, and the time that the other ranks wait for it."""
 
     rank: int
     """The slowest rank."""
@@ -71,8 +70,8 @@ def judge(
     """Find the part that limits the speed of a training.
 
     Args:
-        totals: part -> seconds of the whole training.
-        medians: part -> seconds of the median step.
+        totals: the seconds of each part in the whole training.
+        medians: the seconds of each part in the median step.
         workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time.
@@ -126,7 +125,7 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
     assumes that n workers load n batches in the time in which one worker, or this process, loads one batch.
 
     Args:
-        medians: part -> seconds of the median step.
+        medians: the seconds of each part in the median step.
         workers: the current number of workers; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
     """
@@ -151,7 +150,7 @@ def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
     it is the slowest rank. The other ranks spend more time in collectives, because they wait for it.
 
     Args:
-        ranks: for each rank, in order: part -> seconds of the median step.
+        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step.
     """
     if len(ranks) < 2:
         return None

@@ -91,7 +91,7 @@ def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
     Args:
         trainer: the Trainer.
         batch: the batch, on its device.
-        dataset: the training dataset. Its state is not kept here, because `largest_batch._read` already restored it.
+        dataset: the training dataset. This function does not restore its state.
 
     Raises:
         NoForward: if the state of the model cannot be restored.

@@ -73,7 +73,7 @@ class KeptState:
         Args:
             roots: the objects, under the names that the text of an error shows.
             stops: objects that are not searched, so that their state is not copied.
-            data: whether large tensors and arrays hold data. They are then neither copied nor restored.
+            data: if True, large tensors and arrays are neither copied nor restored, because they hold the samples.
 
         Raises:
             Unrestorable: for an iterator, a weight without values, and a sharded weight.

@@ -29,8 +29,8 @@ class PreviewMethods:
         preview writes nothing, draws no random number and leaves the trainer unchanged.
 
         Args:
-            metrics: the metrics that evaluations measure: name -> one value for each evaluation, or a function of the
-                step. Other metrics are assumed to improve at each evaluation.
+            metrics: the metrics that evaluations measure. Each key is a name, each value is a list with one value for
+                each evaluation, or a function of the step. Other metrics are assumed to improve at each evaluation.
             resume_from_checkpoint: as in `train`.
             measure: measure the time of a step and of an evaluation, with one batch of each. This runs the model.
             step_seconds: the time of a step, for triggers such as `every("10min")`. Default: the time that

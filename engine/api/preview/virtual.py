@@ -246,8 +246,10 @@ class VirtualTrainer(EvaluationMethods):
         Args:
             run: the virtual run.
             eval_dataset: the evaluation data of the trainer. Only its names are read.
-            curves: name of a metric -> function that returns its assumed value.
-            names: metric prefix of an evaluation -> names of its metrics that have no curve.
+            curves: the assumed values. Each key is the name of a metric, each value is a function that returns the
+                value of this metric.
+            names: the metrics without a curve. Each key is the metric prefix of an evaluation, each value has the names
+                of its metrics.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None

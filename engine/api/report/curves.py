@@ -98,7 +98,7 @@ def curves_of(rows: Iterable[dict[str, Any]], clock: Callable[[int], float | Non
 
     Args:
         rows: the rows, each with its `step`. A row may have its `seconds`.
-        clock: step -> seconds, for rows without them.
+        clock: a function that returns the seconds of a step, for rows without `seconds`.
     """
     curves: dict[str, Curve] = {}
     for row in rows:
