@@ -37,9 +37,9 @@ class Reader:
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Return the predictions and the references that a metric compares.
 
-        Their form depends on `reads`. `argmax` and `labels` give integer arrays of shape (labels that count,); with
-        `sequences` they give lists with one list of label names per row. `sigmoid` and `values` give two arrays of
-        equal shape. `logits` gives tensors. `text` gives lists of strings.
+        Their form depends on `reads`. `argmax` and `labels` give integer arrays of shape (labels that count,). If
+        the field `sequences` is True, they give lists with one list of label names per row instead. `sigmoid` and
+        `values` give two arrays of equal shape. `logits` gives tensors. `text` gives lists of strings.
 
         Args:
             predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.

@@ -24,9 +24,9 @@ DEFAULT_MAX_LENGTH = 20
 class Seq2SeqTrainer(Trainer):
     """A `Trainer` for models that generate sequences. It has the interface of transformers' class.
 
-    With `predict_with_generate`, predictions and evaluations with `compute_metrics` call `model.generate` on every
-    batch. The generated tokens are padded and replace the logits. The class takes the arguments of `Trainer`, with a
-    `Seq2SeqTrainingArguments` as `args`.
+    With `predict_with_generate`, `predict` calls `model.generate` on every batch. `evaluate` does the same if the
+    trainer has `compute_metrics`. The generated tokens are padded and replace the logits. The class takes the arguments
+    of `Trainer`, with a `Seq2SeqTrainingArguments` as `args`.
 
     Raises:
         ArgumentError: if `args` has another type, or the generation config cannot be used.
@@ -222,9 +222,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    During the first batch, a `max_length` that the user did not set is still None. `generate` then allows 20 tokens in
-    addition to its input. After the first batch, `max_length` is 20, with the input included. The model may therefore
-    generate one token more for the first batch than for later batches.
+    The first batch differs from later batches if the user sets no maximum length. For the first batch, `generate`
+    then allows 20 tokens after the start token of the decoder. This function sets `max_length` to 20, which includes
+    the start token. For later batches, `generate` therefore allows only 19 tokens after the start token.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)
