@@ -22,7 +22,7 @@ def user_model(model: nn.Module) -> nn.Module:
     `torch.compile`, PEFT and DDP are wrappers. Another module is a wrapper if it meets two conditions:
 
     - Its `forward` names no parameter and takes any keyword, such as `forward(*args, **kwargs)`.
-    - It has a child `module`, or exactly one child, which is not a module of `torch.nn`.
+    - It has a child with the name `module`, or it has exactly one child, and this child is not a module of `torch.nn`.
     """
     while (inner := _inside(model)) is not None:
         model = inner
