@@ -9,8 +9,8 @@ from typing import Any
 def closure_refusal(optimizer: Any) -> str:
     """Return an error text with the remedy if the `step` of an optimizer requires a closure; otherwise an empty string.
 
-    The trainer computes loss and gradients once per step. `torch.optim.LBFGS` computes them several times, for its
-    line search. The events of a step, clipping and gradient accumulation therefore do not work with such an optimizer.
+    The trainer computes loss and gradients once per step. An optimizer such as `torch.optim.LBFGS` computes them
+    several times per step. The events of a step, clipping and gradient accumulation do not work with this.
 
     Args:
         optimizer: an optimizer or its class; None is allowed.

@@ -18,7 +18,7 @@ class ExtraParameters(Callback):
     """Saves and restores parameters that are not part of the model, such as the parameters of a library's loss."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Store the parameters to save and restore, in the order of the optimizer's groups."""
+        """Store the parameters to save and restore. Checkpoints number the parameters in this order."""
         self.parameters = list(parameters)
 
     def __repr__(self) -> str:

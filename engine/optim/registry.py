@@ -153,7 +153,10 @@ def _paged(spec: OptimizerSpec) -> OptimizerSpec:
 
 
 def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
-    """Build the row of the 8-bit variant of a bitsandbytes optimizer. The 8-bit state has a quarter of the size."""
+    """Build the row of the 8-bit variant of a bitsandbytes optimizer.
+
+    8-bit state has a quarter of the size of 32-bit state.
+    """
     assert spec.state_bytes is not None
     eight_bit = _with_defaults(spec, optim_bits=8)
     return replace(eight_bit, state_bytes=spec.state_bytes / 4, embeddings_in_32_bits=True)

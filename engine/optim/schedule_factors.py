@@ -201,7 +201,7 @@ def cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> float:
-    """Return the factor of `cosine_with_min_lr`, with p = (t - W + 1) / (T - W) and another warmup.
+    """Return the factor of `cosine_with_min_lr`, with p = (t - W + 1) / (T - W) and a different warmup.
 
     t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
     reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate` the warmup is (t + 1) / W. Source:
@@ -251,7 +251,7 @@ def warmup_stable_decay(
 
     Args:
         num_decay_steps: Length of the decay.
-        num_stable_steps: Length of the stable phase. Default: `num_training_steps` without warmup and decay.
+        num_stable_steps: Length of the stable phase. Default: `num_training_steps` minus the steps of warmup and decay.
         warmup_type: One of `RAMPS`.
         decay_type: One of `RAMPS`.
         min_lr_ratio: First and last factor.
