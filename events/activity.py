@@ -45,8 +45,10 @@ def _no_mark(name: str, begins: bool) -> None:
 
 
 class Activity(threading.local):
-    """The current activity of the engine. Each thread has its own, so a save on a background thread does not change the
-    activity of the main thread."""
+    """The current activity of the engine.
+
+    Each thread has its own activity, so a save on a background thread does not change the activity of the main thread.
+    """
 
     name: str = IDLE
     mark: Callable[[str, bool], None] = staticmethod(_no_mark)
@@ -68,8 +70,7 @@ class Activity(threading.local):
             self.name = outer
 
     def fail(self, error: BaseException) -> None:
-        """Record the current activity on an exception that ends the session. Then set the current activity to
-        `IDLE`."""
+        """Record the current activity on an exception that ends the session. Then set the activity to `IDLE`."""
         note_activity(error, self.name)
         self.name = IDLE
 

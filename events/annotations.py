@@ -22,7 +22,7 @@ _NUMBERS = (int, float, complex)
 
 
 def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> list[tuple[Param, str]]:
-    """Return each handler parameter with an annotation that contradicts the catalogue, and the annotation as text.
+    """Return the wrong annotations of a handler: for each, the event's parameter and the annotation as text.
 
     Args:
         handler: a function, a bound method or another callable.
@@ -77,7 +77,7 @@ def resolved(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def short_type(type: str) -> str:
-    """Return a type of the catalogue without module paths: `Tensor | None` for `torch.Tensor | None`."""
+    """Return the text of a type without module paths: `Tensor | None` for `torch.Tensor | None`."""
     return " | ".join(_short(part) for part in type.split(" | "))
 
 
@@ -140,7 +140,11 @@ def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | Non
 
 
 def _expected_classes(expected: str) -> tuple[type, ...]:
-    """Return the classes of a type of the catalogue, without `None`; an empty tuple if a class is not imported yet."""
+    """Return the classes in the text of a type, without `None`; an empty tuple if a class is not imported yet.
+
+    Args:
+        expected: the type of an event's parameter, as text, such as `torch.Tensor | None`.
+    """
     parts = [part.partition("[")[0] for part in expected.split(" | ") if part != "None"]
     found = []
     for part in parts:

@@ -338,7 +338,7 @@ class EventBus:
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers. Each handler is the author of its flag writes. `announce` says what exceptions do."""
+        """Call handlers. Each handler is the author of its flag writes. See `announce` for exceptions."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)

@@ -113,7 +113,10 @@ class Callback(EventMethods):
 
     @classmethod
     def default_id(cls) -> str:
-        """Return the id of an instance whose field `id` is not set. A second instance gets the suffix `-2`."""
+        """Return the id of an instance whose field `id` is not set, by default the name of the class.
+
+        If another callback already has this id, the bus adds a suffix such as `-2`.
+        """
         return cls.__name__
 
     @classmethod
