@@ -147,7 +147,7 @@ class TrainerControl:
             wishes.pop(author, None)
 
     def wishes_of(self, author: str) -> dict[tuple[str, Flag], str]:
-        """Return the requests and vetoes of one author, as a dict: ("request" or "veto", flag) -> reason."""
+        """Return the requests and vetoes of one author. A key is ("request" or "veto", flag), a value is the reason."""
         kinds = (("request", self._requests), ("veto", self._vetoes))
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
@@ -229,9 +229,8 @@ class TrainerControl:
     def finish(self, flag: Flag | None = None) -> None:
         """End the work for `flag`, or for all flags if `flag` is None.
 
-        Then `should_<flag>` is False again, unless there is a new request. The bus calls this method before the event
-        that follows the work, as transformers does. These events are `on_log`, `on_evaluate`, `on_save` and
-        `on_epoch_begin`.
+        Then `should_<flag>` is False again, unless there is a new request. The bus calls this method before `on_log`,
+        `on_evaluate`, `on_save` and `on_epoch_begin`. transformers sets its flags to False before the same events.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 

@@ -45,8 +45,8 @@ def compile_handler(
             transformers, `(self, args, state, control, ...)`.
 
     Raises:
-        SubscriptionError: if the handler is async or a generator, if the event does not have a parameter that the
-            handler names, or if an annotation contradicts the type of the parameter.
+        SubscriptionError: if the handler is async or a generator, if it has a parameter that the event does not pass
+            and that is not allowed as above, or if an annotation contradicts the type of the parameter.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)

@@ -10,8 +10,7 @@ def imported(name: str) -> Any:
     """Return a module if its import is complete; None otherwise.
 
     Python adds a module to `sys.modules` before the code of the module has run. If another thread is still importing
-    the module, names of the module may be missing. So this function returns None for such a module. The caller looks
-    for objects of the module's classes, and such objects do not exist yet.
+    the module, names of the module may be missing. So this function returns None for such a module.
 
     Args:
         name: the full name, such as `transformers.loss.loss_utils`.

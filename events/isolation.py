@@ -326,8 +326,8 @@ def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> Non
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if a handler of a step event runs in another stage than REPORT. Such a handler may decide,
-            change logs or change the step.
+        SubscriptionError: if a handler runs in another stage than REPORT, and `is_thinned` is True for its event. Such
+            a handler may decide, change logs or change the step.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

@@ -66,7 +66,7 @@ class Ledger:
         return self._serial
 
     def since(self, written: int) -> list[Entry]:
-        """Return the kept entries that follow the first `written` entries ever written, oldest first."""
+        """Return the kept entries after entry number `written`, oldest first. The first entry has the number 1."""
         kept = [pair for entries in self._entries.values() for pair in entries if pair[0] > written]
         return [entry for _, entry in sorted(kept, key=lambda pair: pair[0])]
 

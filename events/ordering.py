@@ -72,7 +72,7 @@ def _sorted_by(follows: dict[Slot, set[Slot]], event: str) -> list[Slot]:
     If several slots may come next, the lowest stage comes first. In a stage, the handler attached first comes first.
 
     Args:
-        follows: slot -> the slots that must come after it.
+        follows: all slots. Each key is a slot, each value holds the slots that must come after it.
         event: the name of the event, for errors.
 
     Raises:

@@ -137,8 +137,8 @@ class Timeline:
         self._in_step = False
 
     def open(self, activity: Activity) -> None:
-        """Begin the timeline of a training on this thread. From now on, the activities of `activity` make marks when
-        they begin and end."""
+        """Begin the timeline of a training on this thread. From now on, `activity` makes a mark whenever the engine
+        begins or ends an activity."""
         self.close()
         activity.mark = self._mark_activity
         self.opened = True
@@ -169,9 +169,10 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Measure the current step by part. Otherwise, the timeline measures only one of `SAMPLE` steps by part.
+        """Measure the time of the current step by part.
 
-        Call this method in a step with rare work, such as a save.
+        Call this method in a step with rare work, such as a save. Of the other steps, the timeline measures only one in
+        `SAMPLE` by part.
         """
         self._looks.append(len(self.marks))
 
@@ -187,7 +188,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark at the begin or the end of an activity of the engine, if `SCOPES` has this activity."""
+        """Make a mark at the beginning or end of an activity of the engine, if `SCOPES` has this activity."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:

@@ -55,7 +55,8 @@ class Trigger:
         """Return the next step at which the trigger must be evaluated; infinity if the trigger is never due again.
 
         Between `step` and the returned step, the trigger is not due. At the returned step, it may be due or not.
-        This applies to the ends of steps only. Triggers are always evaluated at the ends of epochs.
+        This applies to the ends of steps only. Triggers are always evaluated at the ends of epochs. If the run stops
+        early, a trigger with `unforeseen` may be due at the last step.
         """
         return step + 1
 

@@ -187,9 +187,10 @@ class DecisionRecorder(Recorder):
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
-    """Return the handlers of each event in handler order: event -> id of the callback -> number of the stage.
+    """Return the handlers of each event, in handler order.
 
-    Events without handlers are left out.
+    Each key is the name of an event. Each value is a dict from the id of a callback to the number of the stage in which
+    its handler runs. Events without handlers are left out.
     """
     plan: dict[str, dict[str, int]] = {}
     for event in bus:
