@@ -36,7 +36,7 @@ class ScriptArguments(Group):
         """Warn if the argument `resume_from_checkpoint` is set, but the call of `train` did not receive it.
 
         Args:
-            wanted: the parameter `resume_from_checkpoint` of `train`. None can cause the warning; False never does.
+            wanted: the parameter `resume_from_checkpoint` of `train`; None if the call did not set it.
         """
         if wanted is None and self.resume_from_checkpoint:
             _warn_that_nothing_resumes(self.resume_from_checkpoint)

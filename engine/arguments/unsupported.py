@@ -40,12 +40,12 @@ value, `:N` stands for a colon and any number."""
 
 
 def unsupported_arguments() -> dict[str, str]:
-    """Return the arguments that are not supported with any value: name -> reason and alternative."""
+    """Return the reason and the alternative for each argument that trainbus never supports, by argument name."""
     return {name: reason for (name, value), reason in UNSUPPORTED.items() if value is None}
 
 
 def unsupported_values() -> dict[tuple[str, str], str]:
-    """Return the values that are not supported: (argument, value) -> reason and alternative."""
+    """Return the reason and the alternative for each unsupported value. Each key is an argument name and a value."""
     return {(name, value): reason for (name, value), reason in UNSUPPORTED.items() if value is not None}
 
 

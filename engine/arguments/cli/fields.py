@@ -137,11 +137,11 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and a hidden argument for each alias that takes other values.
+    """Return the arguments of all classes, and hidden arguments, which `--help` does not show, for some aliases.
 
-    The aliases are those of `TrainingArguments`. They are included only if this class or a subclass is given. `--help`
-    does not show hidden arguments. For example, the alias `group_by_length` takes a bool, and its argument
-    `train_sampling_strategy` takes text. A field of any class overrides an alias with the same name.
+    If `TrainingArguments` or a subclass is given, each of its aliases that takes other values than its argument gets a
+    hidden argument. For example, the alias `group_by_length` takes a bool, and its argument `train_sampling_strategy`
+    takes text. A field of any class overrides an alias with the same name.
 
     Raises:
         ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.

@@ -119,7 +119,7 @@ class ArgumentParser(argparse.ArgumentParser):
         YAML reads `1e-4` as a string.
 
         Args:
-            args: Field name -> value.
+            args: The values by field name.
             allow_extra_keys: Ignore unknown names instead of refusing them.
 
         Raises:
@@ -129,7 +129,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return self._build(values, problems)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse words like `argparse`. Return a namespace with the fields that the words set, and the unknown words."""
+        """Parse words as `argparse` does. Return a namespace with the fields that are set, and the unknown words."""
         namespace, rest, problems = self._scan(args, namespace)
         if problems:
             self._fail(refusal(problems))

@@ -98,7 +98,7 @@ def stage_of(cls: type) -> str:
 
 
 def handlers_of(cls: type) -> dict[str, str]:
-    """Return the handlers of a callback class: name of the event -> name of the handler's stage."""
+    """Return the name of the stage in which each handler of a callback class runs, by event name."""
     base = base_of(cls) or object
     own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}
