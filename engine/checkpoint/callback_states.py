@@ -57,7 +57,7 @@ class CallbackStates:
     """The states of the attached callbacks, and of callbacks that were attached only in an earlier session."""
 
     def __init__(self, bus: EventBus) -> None:
-        """Manage the states of the callbacks that are attached to `bus`."""
+        """Create an object for the states of the callbacks that are attached to `bus`."""
         self._bus = bus
         self._carried: dict[str, Any] = {}
         self._carried_owners: dict[str, Any] = {}
@@ -175,7 +175,7 @@ class CallbackStates:
             restores: whether the states will be restored.
 
         Raises:
-            CheckpointError: if no callback restores the trained weights.
+            CheckpointError: if such a callback wrote the model file, and no callback restores the trained weights.
         """
         attached = {type(callback).__name__ for callback in self._bus.subscribers.values()}
         for owner_id, owner in owners.items():

@@ -225,11 +225,11 @@ class ResumableFeed(Protocol):
     """The methods of the feed of batches that resuming calls."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
-        """Continue at a saved position of the data loader, and restore the RNG states there.
+        """Make the feed start its next epoch at a saved position of the data loader, with the saved RNG states.
 
         Args:
             place: the position; an empty dict if it is unknown.
-            restore_rng: a function that restores the RNG states.
-            restore_late: in the middle of an epoch, whether `restore_rng` is called after the batches of the first
-                step are taken, as transformers does. If False, it is called before.
+            restore_rng: a function that restores the RNG states. The feed calls it once.
+            restore_late: whether the feed calls `restore_rng` after it takes the batches of the first step, as
+                transformers does, and not before. At the start of an epoch, this setting has no effect.
         """

@@ -83,7 +83,7 @@ class QuickStates:
         from the normal distribution that kept a second value."""
 
     def read(self) -> tuple[Any, ...]:
-        """Read the states, including those of initialized CUDA devices. The method `named` converts the result."""
+        """Read the states, including those of initialized CUDA devices. `named` converts them to a dict by name."""
         memory = bytes(self._memory)
         if memory != self._unchanged:
             self._numpy = np.random.get_state()

@@ -47,9 +47,10 @@ def adapters_of(model: Any) -> list[str]:
 
 
 def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return which weights the file of an adapter holds: name in the file -> name in the model.
+    """Return the names of the weights in the file of an adapter.
 
-    Entries that peft computes, such as the embeddings of a prompt, are left out.
+    Each key is the name of a weight in the file, each value is its name in the model. Entries that peft computes, such
+    as the embeddings of a prompt, are left out.
 
     Args:
         model: the model.
@@ -68,7 +69,7 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 
 
 def file_name_of(model: Any, name: str) -> str:
-    """Return the name that a weight outside of all adapters, such as an embedding, has in the file of an adapter."""
+    """Return the name that the file of an adapter uses for a weight of the base model, such as an embedding."""
     plain = name.removeprefix("_orig_mod.")
     return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"
 

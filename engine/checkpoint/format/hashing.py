@@ -159,6 +159,6 @@ def digest_of_bytes(data: bytes, algorithm: Algorithm = Digest) -> AnyDigest:
 
 
 def at_once(work: Callable[[S], T], items: Iterable[S]) -> list[T]:
-    """Call `work` with each item on several threads. Return the results in the order of the items."""
+    """Call `work` once for each item, on several threads. Return the results in the order of the items."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(work, items))

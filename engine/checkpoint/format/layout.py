@@ -12,9 +12,10 @@ import torch
 
 
 def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides that a checkpoint stores for a tensor; None if the tensor is contiguous, empty or not dense.
+    """Return the strides that a checkpoint stores for a tensor; None if it stores no strides for this tensor.
 
-    The strides describe a dense copy with the same order of dimensions in memory.
+    A contiguous, empty or sparse tensor needs no strides. For a tensor with gaps in memory, the strides are those of a
+    copy without gaps. If this copy is contiguous, it needs no strides.
     """
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_contiguous():
         return None

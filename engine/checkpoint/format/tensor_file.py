@@ -93,7 +93,8 @@ def read_tensors(
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Read a safetensors file. Return its tensors by name, on the CPU, and its metadata.
 
-    Each tensor has its own memory. The alignment in the file is arbitrary, and it can change how matrix products round.
+    Each tensor has its own memory. It is not mapped from the file, because tensors may have any alignment in the file,
+    and the alignment can change how matrix products round.
 
     Args:
         path: the file.

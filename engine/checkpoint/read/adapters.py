@@ -21,7 +21,9 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
-    """Read the adapters of a checkpoint: adapter name -> weights, by their names in the file of the adapter.
+    """Read the adapters of a checkpoint. Return a dict of weights for each adapter name.
+
+    The names of the weights are their names in the file of the adapter.
 
     Raises:
         CheckpointError: if a file cannot be read.

@@ -136,7 +136,7 @@ class Inspector:
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Check a checkpoint on this rank. Return its problems; if it has none, its step, run and completeness."""
+        """Check a checkpoint on this rank. Return its problems; if there are none, also the result of `_identity`."""
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
@@ -155,7 +155,7 @@ class Inspector:
 
 
 def _identity(checkpoint: SavedCheckpoint) -> list[str]:
-    """Return the step, the run and the completeness of a checkpoint as texts, which must be the same on all ranks."""
+    """Describe a checkpoint in two texts: its step and run, and its missing parts. Ranks compare these texts."""
     of_run = f" of the run {checkpoint.run_id}" if checkpoint.run_id else ""
     missing = [part.value for part in checkpoint.missing_parts()]
     return [

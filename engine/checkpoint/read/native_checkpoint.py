@@ -25,7 +25,7 @@ class NativeStateFiles:
     resumes_loader_exactly = True
 
     def __init__(self, folder: CheckpointFolder, cache: TensorCache) -> None:
-        """Read files from `folder`. If `cache` holds the tensors of a file, take them from `cache`."""
+        """Create an object that reads the files of `folder`. If `cache` holds the tensors of a file, it uses these."""
         self._folder = folder
         self._cache = cache
 

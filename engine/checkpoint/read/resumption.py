@@ -168,7 +168,10 @@ class Resumption(FreshStart):
         return own
 
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
-        """Compute the loader position to resume at from the saved `place`; in samples if the batch size changed."""
+        """Return the loader position at which the run resumes. `place` is the saved position.
+
+        If the batch size changed, the entries of `place` that depend on the batch size are left out.
+        """
         where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
         if not where:
             return place

@@ -29,8 +29,8 @@ T = TypeVar("T")
 class SavedCheckpoint(CheckpointFolder):
     """A checkpoint on disk, written by trainbus or by transformers' Trainer.
 
-    Opening reads nothing. Each file is parsed at the first access, and the result is kept, so the object does not
-    see later changes. Open the folder again to see them.
+    Opening reads nothing. The manifest, the trainer state and the callback states are read at the first access and then
+    kept in memory. To see later changes of these files, open the folder again.
 
         checkpoint = SavedCheckpoint.open("outputs/checkpoint-500")
         if not checkpoint.problems():

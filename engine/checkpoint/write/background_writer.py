@@ -46,7 +46,7 @@ class BackgroundWriter:
         self._task = self._pool.submit(self._timed, work)
 
     def __reduce__(self) -> tuple[type[BackgroundWriter], tuple[()]]:
-        """Pickle and copy the writer as an idle writer: the thread and its task stay with the original."""
+        """Return how `pickle` and `copy` rebuild the writer: as a new writer without a thread and a task."""
         return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Write into `file`. A slow hash is computed on `thread`, which must run one task at a time."""
+        """Create an object that writes into `file`. `thread` computes a slow hash. It must run one task at a time."""
         self._file = file
         self._hashing = Hashing(thread, algorithm)
 

@@ -24,7 +24,7 @@ class Links:
     """Replaces new files by hard links to equal files of an earlier checkpoint."""
 
     def __init__(self, folder: Path, digests: Mapping[str, AnyDigest]) -> None:
-        """Link to files in `folder`.
+        """Create an object that links to the files in `folder`.
 
         Args:
             folder: the earlier checkpoint.
