@@ -122,7 +122,7 @@ def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list
     Args:
         checkpoint: the checkpoint.
         problems: texts about the damage; empty if there is none.
-        pins: step -> the reasons why the checkpoint of this step is never deleted.
+        pins: the reasons why checkpoints are never deleted, by step, as `pins_of` returns them.
     """
     return {
         "step": checkpoint.step,
@@ -266,7 +266,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return the checkpoints that are never deleted, as a dict: step -> the reasons.
+    """Return the reasons why checkpoints are never deleted, by step. Other checkpoints are left out.
 
     The newest checkpoint has the reason `newest`. The trainer state of the newest checkpoint names the best checkpoint
     of the run, which has the reason `best`.
