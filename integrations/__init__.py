@@ -96,7 +96,10 @@ A test compares the rows with the extras of `setup.cfg`, the public names of `tr
 
 
 def options(kind: Kind) -> dict[str, str]:
-    """Return the names of the integrations of a kind: the word that users write -> the name in the registry."""
+    """Return the names of the integrations of a kind.
+
+    Each key is the word that users write, and each value is the name in the registry.
+    """
     return {row.option or name: name for name, row in INTEGRATIONS.items() if row.kind is kind}
 
 

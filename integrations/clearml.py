@@ -41,7 +41,7 @@ class ClearMLSession(ServiceSession):
 
 @dataclass
 class ClearML(ServiceTracker):
-    """Reports to one ClearML task. A resumed training continues the task.
+    """Reports to one ClearML task. A resumed training continues the task if the task is online.
 
     Set `report_to="clearml"`, or add `ClearML("demo", offline=True)` to the callbacks. With `offline=True`, each
     session writes an archive for `clearml-task-import`, and a resumed training is a separate task. If your program

@@ -130,7 +130,8 @@ class MLflow(RowTracker):
 def _name(column: str) -> str:
     """Return the name of a metric as transformers writes it to MLflow.
 
-    Characters that MLflow does not allow become `_`. Parts of the path such as `..` are left out.
+    Characters that MLflow does not allow become `_`. Slashes divide the name into parts. Empty parts, `.` and `..` are
+    left out.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column

@@ -24,7 +24,7 @@ class OptunaSearch:
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Let optuna suggest learning rate, epochs, seed and batch size. Return argument name -> value.
+        """Let optuna suggest learning rate, epochs, seed and batch size. Return them by argument name.
 
         The ranges are the default ranges of transformers.
         """

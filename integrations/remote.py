@@ -150,7 +150,7 @@ def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
     Args:
         system: the file system of the store.
         target: the folder.
-        local: path inside of the folder -> local file.
+        local: the files to copy. Each key is the path inside of the folder, each value is the local file.
     """
     remove(system, target)
     for name in sorted(local, key=lambda name: (name == MANIFEST, name)):
@@ -175,10 +175,13 @@ def remove(system: Any, target: PurePosixPath) -> None:
 def complete_checkpoints(
     system: Any, folder: PurePosixPath, without: Collection[str] = ()
 ) -> dict[str, tuple[float, str]]:
-    """Find the complete checkpoints in a folder of a store: name of the folder -> (time of the save, id of the run).
+    """Find the complete checkpoints in a folder of a store.
 
-    This includes a complete copy that a killed process left under a temporary name; see `checkpoint_name`. Times are
-    in seconds since 1970.
+    This includes a complete copy that a killed process left under a temporary name; see `checkpoint_name`.
+
+    Returns:
+        A dict. Each key is the name of the folder of a checkpoint. Each value is the time of the save, in seconds since
+        1970, and the id of the run.
 
     Args:
         system: the file system of the store.

@@ -11,7 +11,7 @@ from ..events.errors import DataError
 
 
 class Tables:
-    """Converts tables to datasets with dicts as samples: column -> value."""
+    """Converts tables to datasets. Each sample is a dict, and its keys are the names of the columns."""
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:

@@ -97,7 +97,8 @@ class OptimizerState:
     def load(self, state: dict[str, Any], model: nn.Module) -> None:
         """Load a full state. Every rank passes the whole state.
 
-        The saved run may have had other parameter groups, for example without weight decay.
+        The state may have other parameter groups than this run, for example if only one of the two runs has weight
+        decay.
 
         Raises:
             CheckpointError: if the state belongs to another optimizer, or to other parameters.
@@ -233,7 +234,8 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    The optimizer then loads the state of `tensors`. In stage 3, its groups hold these tensors only during an update.
+    A state that the optimizer loads inside the block belongs to `tensors`. The replacement is necessary in stage 3, in
+    which the groups hold these tensors only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

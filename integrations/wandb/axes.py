@@ -25,7 +25,8 @@ def axis_column(axis: str | Mapping[str, str], column: str) -> str:
     The x-axis of a column that is itself an axis is the step.
 
     Args:
-        axis: the name of an axis for all columns, or a dict: pattern of a column -> name of its axis.
+        axis: the name of an axis for all columns, or a dict. Each key of the dict is a pattern for names of columns,
+            and each value is the name of the axis for these columns.
         column: the name of the column.
     """
     if column in AXES.values():

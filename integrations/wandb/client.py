@@ -71,7 +71,7 @@ class WandbSession(TrackerSession):
         return getattr(self.live, "_is_finished", False) is True
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Skip later writes of rows that the run already has, and start the counter of the client above `counter`.
+        """Make later writes skip the rows that the run already has, and number new rows from `counter` + 1.
 
         Args:
             step: the last step of the run.
@@ -327,7 +327,8 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until the service of a killed program has written the last segment in `known`.
 
-    The client names a folder by the second. If this segment began in the current second, also wait for the next.
+    The name of a segment's folder has the second in which the segment began. If the last segment began in the current
+    second, also wait for the next second. The new segment then gets another folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
