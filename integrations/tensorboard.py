@@ -70,7 +70,7 @@ class TensorBoardSession(TrackerSession):
 
 @dataclass
 class TensorBoard(RowTracker):
-    """Writes logged values to event files, on rank 0. A resumed run hides the rows of the steps after its checkpoint.
+    """Writes logged values to event files, on rank 0. A resumed run hides old values of the steps that it repeats.
 
     Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. To see the
     values, run `tensorboard --logdir FOLDER`. By default, `FOLDER` is `<output_dir>/runs`. TensorBoard shows a number

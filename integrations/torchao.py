@@ -137,8 +137,8 @@ class Float8(Callback):
     gradients of the weights in the usual precision, and is the most exact recipe."""
     skip: tuple[str, ...] = USUAL
     """The layers that stay in the usual precision. Pass names of modules, or parts of names. `*` stands for any
-    characters. If an entry names a module, all layers in this module stay. Default: output layers and adapters. Layers
-    with a size that is not a multiple of 16 always stay in the usual precision."""
+    characters. If an entry names a module, it selects all layers in this module. Default: output layers and adapters.
+    Layers with a size that is not a multiple of 16 always stay in the usual precision."""
     emulate: bool = False
     """True: round to float8, and multiply in float32. Use it for tests. It works on every device, and is slower than
     the usual precision."""

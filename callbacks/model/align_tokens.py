@@ -23,9 +23,9 @@ class AlignTokens(Callback):
 
     Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
     generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. The
-    end tokens of the generation config become a list: the end token of the tokenizer, then the earlier ones. In the
-    config of the model, earlier end tokens stay only if they are a list. A warning names the changed tokens. If the run
-    has no tokenizer, or the model has no config, the callback does nothing.
+    generation config keeps its other end tokens. The config of the model keeps its other end tokens if it has a list of
+    end tokens. A warning names the changed tokens. If the run has no tokenizer, or the model has no config, the
+    callback does nothing.
     """
 
     stage = Stage.PREPARE

@@ -15,7 +15,7 @@ from .averaged_weights import at_least_float32 as at_least_float32
 
 @dataclass
 class EMA(AveragedWeights):
-    """Averages the weights. After each update, the average becomes decay * average + (1 - decay) * weights.
+    """Averages the weights. After each step, the average becomes decay * average + (1 - decay) * weights.
 
     Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the trained weights
     during evaluations, in the model file of checkpoints, and after training. The callback state in checkpoints has the
@@ -29,7 +29,7 @@ class EMA(AveragedWeights):
     decay: float = 0.999
     """The factor of the old average at each update, in [0, 1)."""
     every: int = 1
-    """The number of steps between two updates of the average."""
+    """The number of steps from one update of the average to the next. Default: an update after each step."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
 

@@ -16,9 +16,9 @@ from ...events.stages import Stage
 class CountFlops(Callback):
     """Adds the number of floating-point operations of each batch to `state.total_flos`.
 
-    Every trainer has this callback. The method `Trainer.floating_point_ops` counts the operations. If the model cannot
-    count its operations, the callback stops after the first batch, so the callback has no cost in later steps. To count
-    the operations of a model of your own, override this method.
+    Every trainer has this callback. The method `Trainer.floating_point_ops` returns the number of operations of a
+    batch. To count the operations of a model of your own, override this method in a subclass of `Trainer`. If the
+    method returns 0, the callback stops counting, so later steps have no extra cost.
     """
 
     stage = Stage.MEASURE

@@ -153,8 +153,8 @@ class JsonLines(RowFile):
 
     Set `report_to="jsonl"`, or add `JsonLines()` to the callbacks. During training, you can read the file:
     `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. JSON has no NaN and no infinite
-    numbers. The file has the strings `NaN`, `Infinity` and `-Infinity` instead. The callback does not write images and
-    arrays.
+    numbers. The file has the strings `NaN`, `Infinity` and `-Infinity` instead. The callback leaves out images
+    and arrays.
     """
 
     service: ClassVar[str] = "JsonLines"

@@ -35,8 +35,8 @@ and the function in torch's package `ddp_comm_hooks`."""
 class DDP(Callback):
     """Trains with a full replica of the model on each rank, and averages the gradients of all ranks during backward.
 
-    A trainer with several ranks has this callback. If the arguments or another callback shard the weights, the trainer
-    does not have it. Start the program with `torchrun --nproc_per_node=N`.
+    By default, a trainer with several ranks has this callback. The callbacks `FSDP`, `FairscaleFSDP`, `ShardedDDP` and
+    `DeepSpeed` replace `DDP`. Start the program with `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE

@@ -57,9 +57,9 @@ class DeepSpeed(Callback):
     """Trains the model with DeepSpeed's engine, which has all ZeRO stages, offloading, bf16 and fp16.
 
     Set `deepspeed="config.json"` in the arguments, or add `DeepSpeed("config.json")` to the callbacks. The training
-    arguments replace each value "auto" in the configuration. If the configuration has no batch sizes, gradient clipping
-    or precision, these also come from the training arguments. Checkpoints have the same format as without DeepSpeed. So
-    a run can resume from a checkpoint with another stage, on another number of ranks, or without DeepSpeed.
+    arguments replace each value "auto" in the configuration. They also set the batch sizes, the gradient clipping
+    and the precision if the configuration leaves these out. Checkpoints have the same format as without DeepSpeed. So a
+    run can resume from a checkpoint with another stage, on another number of ranks, or without DeepSpeed.
     """
 
     stage = Stage.PREPARE

@@ -93,7 +93,7 @@ class Wandb(RowTracker):
     job_type: str | None = field(default=None, kw_only=True)
     """The type of the job, such as `train`. Default: `WANDB_JOB_TYPE`."""
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
-    """The x-axis: `step`, `epoch`, `samples`, `tokens`, or a dict of name pattern -> axis: `{"eval/*": "epoch"}`."""
+    """The x-axis: `step`, `epoch`, `samples` or `tokens`. A dict sets the axis per metric: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
     """The action if a resumed training has other arguments: `continue` the run, `fork` the run at the step of the
     checkpoint, or start a `new` run."""
