@@ -159,7 +159,7 @@ def observes(found: Subscription, subject: Subject) -> bool:
 
 
 def values_of_classes(callback: Any) -> dict[str, str]:
-    """Return the class attributes of a callback as text: `Class.attribute` -> text of the value.
+    """Return the values of the class attributes of a callback, as text. The keys have the form `Class.attribute`.
 
     Only numbers, bools, texts, lists, dicts and sets are returned.
     """

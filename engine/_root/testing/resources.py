@@ -20,7 +20,7 @@ the hook."""
 
 
 def resources(model: nn.Module | None = None) -> Counter[str]:
-    """Return the resources that are open or set in this process and on a model: description -> count."""
+    """Describe the resources that are open or set in this process and on a model. Count equal descriptions."""
     found: Counter[str] = Counter()
     for descriptor in _descriptors():
         try:
@@ -39,11 +39,10 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
 
 
 def settings() -> Counter[str]:
-    """Return the settings of this process that a callback may change: description -> 1.
+    """Describe the settings of this process that a callback may change. Each description has the count 1.
 
     A description contains the value of the setting, such as `gradients on`. A changed value gives another description.
-    To find a change, compare with the settings before the first run. Settings before the second run do not help: the
-    first run may already have changed them.
+    To find a change, call this function before the first run and after it, and compare the results.
     """
     found: Counter[str] = Counter()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):

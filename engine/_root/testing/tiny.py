@@ -15,7 +15,7 @@ from .. import Checkpoint, Log, Progress, Trainer, TrainingArguments
 
 
 class Block(nn.Module):
-    """A layer with dropout. The weights of a resumed run differ if its RNG state is not restored."""
+    """A layer with dropout. A resumed run gets other weights than an uninterrupted run if it loses its RNG state."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,5 +59,5 @@ class FakeTracker(ServiceTracker):
         return FakeSession(opening.run_id, self)
 
     def column(self, name: str) -> dict[int, float]:
-        """Return the values of a column, such as `train/loss`: step -> value."""
+        """Return the values of a column, such as `train/loss`, by step."""
         return {row["step"]: row[name] for row in self.rows if name in row}
