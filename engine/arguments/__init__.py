@@ -144,7 +144,7 @@ class TrainingArguments(
             raise refusal(own[:1])
 
     def _rewrite(self) -> None:
-        """Replace the values of some fields by the values that transformers has after the construction."""
+        """Convert the values of some fields, as the constructor of transformers' `TrainingArguments` does."""
         by_steps = self.eval_strategy == IntervalStrategy.STEPS
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         self.eval_steps = (self.eval_steps or None) if by_steps else self.eval_steps
