@@ -251,9 +251,10 @@ class Accelerator:
         return map_tensors(self.run.ranks.gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Return the tensors of all ranks, concatenated along the first dimension. Its size may differ by rank.
+        """Return the tensors of all ranks, concatenated along the first dimension.
 
-        If the second dimension of a tensor differs by rank, the shorter tensors are padded with -100.
+        The size of the first dimension may differ by rank. If the second dimension differs by rank, the
+        shorter tensors are padded with -100.
 
         With several ranks, samples are repeated to fill up the last batch. The result has these samples too, at its
         end.

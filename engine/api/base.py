@@ -48,7 +48,7 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Record logged or announced metrics for the overridden `evaluate` that runs now. If none runs, do nothing."""
+        """Record logged or announced metrics, if an override of `evaluate` is running. Otherwise do nothing."""
 
     @property
     def model(self) -> nn.Module:

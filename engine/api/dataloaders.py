@@ -147,7 +147,7 @@ class DataLoaderMethods(LossMethods):
         """Return one sampler for the training data of all ranks; None for the order of the dataset.
 
         Override it for an order of your own, such as a `WeightedRandomSampler`. Its samples are batched and
-        distributed over the ranks. A `RandomSampler` over all samples is seeded with the epoch, as in transformers.
+        distributed over the ranks. A `RandomSampler` over all samples gets a new order in each epoch.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.

@@ -62,7 +62,7 @@ class Source:
 
 
 def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_input: str) -> Source:
-    """Return the parts of a training loader that make a batch.
+    """Return what a dry batch needs of a training loader: its dataset, its collator and the lengths of its samples.
 
     Args:
         loader: the training loader.

@@ -21,7 +21,7 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
     Args:
         name: the name of the metric.
         values: the values.
-        notes: a list. If values repeat, the curve adds a note to it when it is called.
+        notes: the list to which the curve adds a note when it begins to repeat the last value.
     """
     if not len(values):
         raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")

@@ -240,7 +240,7 @@ class _Rehearsal:
         return curves
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read: name -> whether a greater value is better."""
+        """Return the metrics that callbacks read, by name. Each value says whether a greater metric is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric

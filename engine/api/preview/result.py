@@ -78,8 +78,8 @@ class Preview:
     def differences(self, other: Preview) -> list[str]:
         """Return how another preview differs, as lines of text: rows, numbers and learning rates.
 
-        A line with `- ` is only in this preview. A line with `+ ` is only in the other one. Estimates of disk space and
-        times are not compared, because they depend on the machine.
+        A line that starts with `- ` is only in this preview. A line that starts with `+ ` is only in the other one.
+        Estimates of disk space and times are not compared, because they depend on the machine.
         """
         lines = difference(self.rows, other.rows)
         mine, others = self._decided(), other._decided()

@@ -342,7 +342,7 @@ def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Op
     """Build an optimizer that updates no model. A schedule can read and set its learning rates.
 
     Args:
-        groups: the parameter groups whose learning rates the groups of the optimizer get.
+        groups: parameter groups. For each, the optimizer has a group with the same learning rate.
         rate: the learning rate of groups without one.
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
