@@ -68,7 +68,7 @@ class Cadence(Callback):
 
         Raises:
             ArgumentError: if the value is not a trigger. Also if the new trigger reads the cost (the seconds of the
-                last log, evaluation or save) and the current trigger does not, because the run then measures no cost.
+                last log, evaluation or save) and the current trigger does not. The run has not measured this cost.
         """
         if not isinstance(trigger, Trigger):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
@@ -120,7 +120,7 @@ class Cadence(Callback):
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Store in `_cost` the seconds that all handlers of `on_<flag>_due` take, each time that they run."""
+        """Subscribe handlers that measure the time of all handlers of `on_<flag>_due`, in seconds, as `_cost`."""
         began = 0.0
 
         def begin() -> None:

@@ -107,7 +107,7 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
 def may_be_added(metric: str, run: Run) -> bool:
     """Return whether an additional `Evaluate`, or a handler of the user, may measure a metric.
 
-    The evaluations of the trainer's own datasets then need not measure it.
+    If so, the evaluations of the trainer's own datasets need not measure it.
     """
     handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
     return _is_of_variant(metric, run) or any(map(_is_outside, handlers))

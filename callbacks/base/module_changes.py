@@ -96,8 +96,8 @@ class _Changes:
     """The changes of one module that are not undone yet.
 
     The attribute `__getstate__` of the module is this object. `copy` and `pickle` call the object to get the state of
-    the module. The state lacks the changes, because a copy with the replaced forward would compute with the weights of
-    the original module.
+    the module. The state lacks the changes. Otherwise, a copy would have the changed forward, which computes with the
+    weights of the original module.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -20,7 +20,7 @@ class Outcome:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return how a run ended (see `Outcome`), from its error: after a signal, a KeyboardInterrupt or a SystemExit."""
+    """Return how a run ended. `error`: the exception that ended it."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
         return Outcome(255, text)  # the code that marks a run as stopped, not failed

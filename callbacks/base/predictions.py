@@ -1,4 +1,4 @@
-"""Predictions: the predictions of an evaluation that a tracker shows, collected batch by batch in bounded memory."""
+"""Collect the predictions of an evaluation for the tables and charts of a tracker, in bounded memory."""
 
 from __future__ import annotations
 
@@ -123,10 +123,11 @@ class Collected:
 def classes_of(
     logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None for other tasks.
+    """Return the logits and the class numbers of a classification; None for another task.
 
-    A single logit belongs to class 1. Class 0 then has the logit 0. For logits of shape (samples, tokens, classes),
-    each token counts as a sample.
+    The logits have the shape (samples, classes), and the class numbers have the shape (samples,). A single
+    logit belongs to class 1. Class 0 then has the logit 0. For logits of shape (samples, tokens, classes), each token
+    counts as a sample.
 
     Args:
         logits: the predictions.

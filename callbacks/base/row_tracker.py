@@ -63,7 +63,10 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the opened run already had the n-th row of `step`. n: the number of calls with this step."""
+        """Return whether the run already had a row of this step when it opened. Call it once for each row.
+
+        A step may have several rows. The n-th call with the same step asks for the n-th row of this step.
+        """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
@@ -234,7 +237,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Write the training to the open tracker run, or close this run and open the one that `opening` needs."""
+        """Use the open run of the tracker for the training. If that is not possible, finish it and open another."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -321,7 +324,7 @@ class RowTracker(Callback):
     def flush(self) -> None:
         """Write the waiting rows. Call it before your program finishes the tracker's run, as with `wandb.finish()`.
 
-        Later rows go to a new run, or to a new part of the same run, which the session opens.
+        If values are logged after that, the tracker opens a new run for them, or opens the same run again.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()

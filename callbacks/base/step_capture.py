@@ -42,8 +42,8 @@ class StepCapture:
         Args:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
                 steps.
-            automatic: whether the capture ends after some steps if it takes too much of their time. A loss or norm is
-                then a spike only if it also exceeds its median over the first steps.
+            automatic: if True, the capture ends after some steps if it takes too much of their time. Also, a finite
+                loss or norm makes a step fail only if it is above its median over the first steps.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, it is
                 called only for the first of them.
             end: the function to call if the capture takes too much time.
