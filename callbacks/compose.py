@@ -39,7 +39,7 @@ def compose(
         named: callbacks and plugins that the arguments name. A named callback that equals a listed callback is skipped.
 
     Raises:
-        SubscriptionError: if a setting of a callback, such as `id`, has a value of another kind.
+        SubscriptionError: if a setting of a callback, such as `id`, has a wrong value.
         ArgumentError: in three cases. A listed or named callback contradicts an argument that the user set. A named
             callback contradicts a listed callback. Two callbacks exclude each other. The error names both.
     """

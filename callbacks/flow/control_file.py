@@ -114,7 +114,7 @@ def _request(run: Run, control: TrainerControl, flag: Flag, reason: str) -> None
 
 
 def _set_interval(run: Run, work: str, interval: str) -> None:
-    """Set the interval, such as `200`, of the main callback that raises the flag `work` (`log`, `evaluate`, `save`)."""
+    """Set the interval of the work `log`, `evaluate` or `save`, for example to `200`. Variants keep theirs."""
     for callback in run.bus.subscribers.values():
         if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
             last = [each for each in alternatives(callback.trigger) if isinstance(each, AtEnd)]

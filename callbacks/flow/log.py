@@ -96,7 +96,7 @@ class Log(Cadence):
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
     """Return True if a callback must do the requested work; False if another callback of its class does it.
 
-    A variant, such as a `Log` with a prefix, serves only its own requests. The main callback serves all
+    A variant, such as a `Log` with a prefix, serves only its own requests. The callback without a variant serves all
     requests except those of variants.
 
     Args:
@@ -116,7 +116,7 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
 
     Args:
         strategy: `no`, `epoch` or `steps`. With `steps`, the trigger is also due at the last planned step.
-        steps: the interval of `steps`; below 1, a fraction of the run. Default: 500.
+        steps: the interval of the strategy `steps`; below 1, a fraction of the run. None: 500 steps.
         after: the trigger is not due before this number of steps or epochs.
         times: the minimum number of times that the trigger is due in a run, for the strategy `steps`. 0: no minimum.
 

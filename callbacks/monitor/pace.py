@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def evaluations_left(self) -> float:
-        """The expected seconds of all remaining evaluations, from those of this session; 0 before the first one."""
+        """The seconds of all remaining evaluations, estimated from those of this session; 0 before the first one."""
         if not self.evaluations:
             return 0.0
         left = self.remaining * self.evaluations // max(1, self.steps)

@@ -175,8 +175,8 @@ def _new_bar(**options: Any) -> Any:
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then each value with up to four digits.
 
-    The line leaves out logged speeds, because `Progress` adds the speed of the session. The line of a whole training
-    has its logged speeds.
+    A line with the totals of the training keeps the logged speeds. Any other line leaves them out, because `Progress`
+    adds the speed of the session.
 
     Args:
         logs: name -> value.

@@ -221,9 +221,9 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Add one record for each event of the current step so far.
+        """Add one record for each event of the current step so far. Call it before another record, such as a flag.
 
-        A step has a single record for all its events only if nothing else, such as a flag, is recorded inside the step.
+        If no other record comes inside a step, a single record has all events of the step.
         """
         if self._events:
             events, self._events = self._events, []

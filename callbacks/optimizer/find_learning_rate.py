@@ -33,8 +33,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
         losses: the loss of each step.
 
     Raises:
-        NonFiniteError: if fewer than 2 slopes of the loss are known up to its minimum, because there are too few losses
-            or the minimum comes too early.
+        NonFiniteError: if there are fewer than 4 losses, or if one of the first two is the lowest.
     """
     lowest = min(range(len(losses)), key=lambda index: losses[index], default=0)
     slopes = {

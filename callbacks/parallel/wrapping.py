@@ -71,7 +71,7 @@ class Wrapping:
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Return a context for forward and backward of a batch, which detects a step that bypasses the wrapper.
+        """Enter a context for forward and backward of a batch. It detects a step that bypasses the wrapper.
 
         Args:
             around: a context to enter first, such as `no_sync()`.

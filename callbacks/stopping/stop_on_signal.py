@@ -29,7 +29,7 @@ class Stopped(SystemExit):
 
         Args:
             number: the number of the signal.
-            reason: the name of the signal, and the rank or the time of its arrival.
+            reason: a text with the name of the signal.
         """
         super().__init__(128 + number)
         self.reason = reason
