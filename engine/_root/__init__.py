@@ -310,7 +310,7 @@ def __dir__() -> list[str]:
 
 
 class _FormerFinder:
-    """Finds modules under former paths, and gives modules their former names, for older programs. See `former.py`."""
+    """Finds modules under former paths, and former names in modules, for older programs. See `former.py`."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

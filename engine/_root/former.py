@@ -351,7 +351,7 @@ class _Alias(Loader):
 
 
 class _WithFormerNames(Loader):
-    """Loads a module with its own loader and gives it a `__getattr__` that resolves its former names."""
+    """Loads a module as usual, and adds a `__getattr__` that finds former names of its classes and functions."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -383,7 +383,7 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec for a former path, or for a module with former names; None for any other module.
+    """Return the import spec for a former path, or for a module with former names in it; None for any other.
 
     Args:
         name: the full name of the module.

@@ -16,7 +16,7 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
 
     Args:
         package: the name of the package: its `__name__`.
-        places: module, relative to the package -> the names that the package re-exports from this module.
+        places: each key is a module, relative to the package. Each value has the names to re-export from it.
     """
     home = {name: module for module, names in places.items() for name in names}
 

@@ -110,7 +110,7 @@ def copies(lab: Lab) -> None:
     "a metric with `metrics.get(name)`, and say in the error which callback or argument is missing.",
 )
 def trains_alone(lab: Lab) -> None:
-    """Check that a run with only this callback does not fail after its first step."""
+    """Check that a run with only this callback succeeds, or raises a `TrainbusError` before the first step."""
     trainer = lab.trainer(lab.new())
     try:
         run = train(trainer)

@@ -162,9 +162,9 @@ class NotedWeights:
         """Return the trained weights at the end of the run.
 
         Args:
-            early: the names of weights that a step trains before the update of the optimizer. It is the field `early`
-                of a run without a fault. If a step fails before this update, the result has the new values of these
-                weights only. The other weights have the values from before the step.
+            early: the names of weights that a step changes before the update of the optimizer. Take them from the field
+                `early` after a run without a fault. If a step fails before this update, the result has the new values
+                of these weights only. The other weights have the values from before the step.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
@@ -251,11 +251,11 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return step -> seconds in the handlers of the callback, without the first and the last step.
+    """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
 
     Args:
         lab: builds the run.
-        labels: receives handler -> seconds of its fastest call.
+        labels: receives the seconds of the fastest call of each handler, by the label of the handler.
     """
     callback = lab.new()
     trainer = lab.among(callback)

@@ -102,7 +102,7 @@ def check_callback(
         callback: a class, a function that returns a new callback, or a `Subject`.
         only: the names of the checks to run. Default: all.
         two_processes: also run the check that starts two processes.
-        expected_failed: check -> the reason why the callback may fail it.
+        expected_failed: each key is the name of a check that may fail. Each value is the reason.
         **promises: fields of `Subject`, such as `budget=500`.
 
     Raises:
@@ -126,7 +126,7 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     Args:
         only: the names of the checks to run. Empty: all checks.
         two_processes: whether "all checks" includes the check that starts two processes.
-        expected_failed: check -> reason. The names must be known; the result may contain them.
+        expected_failed: the names of checks that may fail, each with a reason. They are not removed from the result.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.
