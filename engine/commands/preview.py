@@ -202,10 +202,11 @@ def previews_of(
         arguments: the arguments of the program.
         is_module: whether the program is a module.
         of_transformers: whether the program imports its Trainer from transformers.
-        metrics: the metrics that evaluations measure: name -> one value for each evaluation. None if they are unknown.
+        metrics: the metrics that evaluations measure. Each key is the name of a metric, and its list has one value for
+            each evaluation. None if they are unknown.
         measure: whether to run the model, to measure the time of a step and of an evaluation.
         changes: the changed arguments: name -> value as text. If it is empty, there is no second preview.
-        batch: whether to also make a dry batch, which checks the training before its first step.
+        batch: whether to also run a dry batch, which checks the training before its first step.
         stream_rows: the number of samples of one epoch, for a stream without a length; None if it is unknown.
 
     Raises:

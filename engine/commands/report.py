@@ -1,4 +1,4 @@
-"""The command `trainbus report`: runs as one HTML file, as JSON, or as an image."""
+"""The command `trainbus report`: show one or more runs in an HTML file, as JSON, or as an image."""
 
 from __future__ import annotations
 
