@@ -27,7 +27,7 @@ def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
 
     Args:
         function: receives a list with one value for each part, and returns the value at this place of the result.
-        parts: mappings, lists and tuples of one structure, also nested and named tuples. Anything else is a value.
+        parts: nested mappings, lists and tuples, all of the same structure. Anything else is a value.
 
     Returns:
         Nested data of the same structure. If the class of a mapping does not accept a dict, the result has a dict.

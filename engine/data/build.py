@@ -243,8 +243,8 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
 def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
     """Return the columns of a dataset that are not accepted; an empty list if its columns are unknown.
 
-    For a list of dicts, the columns are the keys of the first dict. The columns are unknown if a transform makes them,
-    or if the dataset has no `column_names`.
+    For a list of dicts, the columns are the keys of the first dict. For any other dataset, they are its `column_names`.
+    They are unknown if it has no `column_names`, or if a transform makes its samples.
     """
     columns: Any = None
     if isinstance(dataset, (list, tuple)):

@@ -90,8 +90,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
     """Reduce a state to the samples that are done, so that a loader with another batch size can resume from it.
 
     Args:
-        state: some or all entries of `EpochProgress.resume_state`. The entry `row`, the number of finished samples of
-            the epoch over all ranks, is needed if the entry `rows` is missing or if `parts` differs from the saved one.
+        state: some or all entries of `EpochProgress.resume_state`. If it has no entry `rows`, or if its entry `parts`
+            differs from `parts`, it must have the entry `row`: the finished samples of the epoch over all ranks.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
@@ -118,11 +118,14 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide the finished samples evenly over the ranks and workers in `parts`. Return worker number -> samples.
+    """Divide the finished samples evenly over all ranks, and over the workers of each rank.
 
     Args:
         rows: samples that are done, over all ranks.
         parts: the value of `Loader.parts`.
+
+    Returns:
+        A dict for one rank. Each key is the number of a worker, from 0. Each value is its number of finished samples.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

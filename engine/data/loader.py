@@ -170,7 +170,7 @@ class Loader(DataLoader[Any]):
             self._inherited_states = by_number(state["workers"])
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return worker number -> RNG states after its last batch; None if no persistent workers have started."""
+        """Return the RNG states of the persistent workers, by worker number; None if they have not started."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
@@ -222,7 +222,10 @@ class Loader(DataLoader[Any]):
         return self._prefetched(self._resumed(state, progress), progress)
 
     def without_resume(self) -> Iterator[Any]:
-        """Return a faster iterator, which reads no RNG states before each batch. No run can resume within it."""
+        """Return a faster iterator for evaluations.
+
+        It does not read the RNG states before each batch. So no run can resume in the middle of this iteration.
+        """
         self._resumes = False
         try:
             return iter(self)

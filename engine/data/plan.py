@@ -55,7 +55,7 @@ class RunPlan:
         return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
-        """Convert an interval to whole steps. If it is below 1, it is a fraction of the run, and is rounded up."""
+        """Convert an interval to a whole number of steps. An interval below 1 is a fraction of the steps of the run."""
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 

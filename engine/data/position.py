@@ -42,7 +42,10 @@ class Position:
         return self.epoch, self.batches
 
     def leave(self) -> None:
-        """Move to the start of the next epoch. If a stop cuts this epoch short, stay, and set `ended` unless `held`."""
+        """Move to the start of the next epoch. If a stop cuts this epoch short, do not move.
+
+        Without a move, `ended` becomes True if `held` is False.
+        """
         if self.cut:
             self.ended = not self.held
         else:

@@ -165,7 +165,7 @@ class PreparedLoader:
         self.iteration += 1
 
     def _rows_of_next(self) -> int | None:
-        """Remove the size of the batch that was just fetched from `sizes`, and return it; None if it is unknown."""
+        """Return the number of samples of the batch that was just fetched; None if unknown. Call it once per batch."""
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:

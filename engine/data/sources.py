@@ -129,9 +129,10 @@ def _split_for(name: str, splits: list[str]) -> str:
 
 
 def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str]:
-    """Check datasets, given as argument -> dataset, and yield each problem as text. Skip None.
+    """Check the datasets of arguments, and yield each problem as text. Skip arguments that are None.
 
-    If `eval_dataset` is a dict, check each dataset in it.
+    Each key of `datasets` is an argument, such as `train_dataset`. Its value is the dataset. If `eval_dataset` is a
+    dict, check each dataset in it.
     """
     for name, dataset in datasets.items():
         several = name == "eval_dataset" and isinstance(dataset, Mapping)

@@ -251,7 +251,10 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
 
 @dataclass
 class ColumnFilter:
-    """A collator that first removes from each sample the columns that the model's `forward` does not accept."""
+    """A collator that removes columns from the samples, and then calls another collator.
+
+    `accepted` has the columns to keep. These are the columns that the model's `forward` accepts.
+    """
 
     collator: Collator
     """Makes the batch."""

@@ -164,7 +164,7 @@ class DataCollatorForLanguageModeling:
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
         """Draw tokens at random.
 
-        As in transformers, the generator also draws a number for each token that cannot be drawn.
+        As in transformers, the random generator makes one number for every token, including those that cannot be drawn.
 
         Args:
             probability: probability of each token that can be drawn.

@@ -87,7 +87,7 @@ class DataCollatorForTokenClassification(Padding):
         `labels` and `label` are lists with one label per token.
 
         Raises:
-            DataError: if a sample has more labels than the batch has tokens.
+            DataError: if a sample has more labels than a row of the batch has tokens.
         """
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
@@ -102,7 +102,7 @@ class DataCollatorForTokenClassification(Padding):
 
 @dataclass
 class DataCollatorForSeq2Seq(Padding):
-    """Pads samples, and pads their labels to the length of the longest label of the batch."""
+    """Pads samples and their labels, by default to the longest sample and the longest labels of the batch."""
 
     tokenizer: Any
     """Pads the samples. Labels are padded on its `padding_side` too."""
@@ -125,7 +125,8 @@ class DataCollatorForSeq2Seq(Padding):
         If the samples have no labels, `labels` of the batch is None.
 
         Raises:
-            DataError: if a label is longer than `max_length`, or labels differ in length and `padding` is off.
+            DataError: if `padding` is 'max_length' and a sample has more labels than `max_length`, or if `padding` is
+                off and the samples have different numbers of labels.
         """
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
@@ -199,7 +200,7 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
         side: side on which to pad: 'right' or 'left'.
 
     Raises:
-        DataError: if a label is longer than `width`.
+        DataError: if a sample has more than `width` labels.
     """
     if isinstance(labels, Cells):
         return labels.padded(width, value, side)

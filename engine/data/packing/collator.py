@@ -23,11 +23,11 @@ from .rows import STRATEGIES, packed_rows
 class Packing:
     """Packs the samples of a batch into few rows, for causal language models and token classification.
 
-    A batch has the same samples as without packing, in the same order, and gives the same loss and gradients within
-    rounding. Positions restart with each sample, no token attends to another sample, and the first label of a sample
-    is masked for a causal model. The trainer finds the inputs that keep the samples apart in the model, and checks them
-    on a few tokens. It refuses models for which packing gives wrong results. Evaluations and predictions pad the
-    samples instead, so that their results have one row for each sample.
+    A batch has the same samples as without packing, and gives the same loss and gradients within rounding. Positions
+    restart with each sample, no token attends to another sample, and the first label of a sample is masked for a causal
+    model. The trainer finds the inputs that keep the samples apart in the model, and checks them on a few tokens. It
+    refuses models for which packing gives wrong results. Evaluations and predictions pad the samples instead, so that
+    their results have one row for each sample.
 
     A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. If a sample has no
     labels, its tokens are the labels for a causal model.
@@ -105,7 +105,8 @@ class TokenSamples:
         """Read the columns of samples.
 
         Returns:
-            A dict, column -> its values as one tensor per sample, and a list with the number of tokens of each sample.
+            A dict and a list. Each key of the dict is a column, and its value is a list with one tensor per sample. The
+            other list has the number of tokens of each sample.
 
         Raises:
             DataError: if a sample has no tokens, other columns than the first sample, or padding before its last token,

@@ -182,8 +182,8 @@ def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> t
 
     Return None if the model does not return logits for each token.
 
-    If the last layer of the model has only zeros as weights, all logits are equal. The logits alone would then not show
-    that samples attend to each other.
+    If the last layer of the model has only zeros as weights, all logits are equal. The hidden states still show whether
+    samples attend to each other.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))
