@@ -55,7 +55,8 @@ def describe_failure(
     Args:
         own: the report of this rank, which lost its connection to the other ranks.
         reports: the reports of other ranks, by rank.
-        silent: each rank that wrote no report -> whether its process is alive; None if this is unknown.
+        silent: the ranks that wrote no report are the keys. Each value says whether the process of the rank is alive;
+            None if this is unknown.
         waited: the seconds after which this rank gave up; None if the connection broke.
     """
     meanwhile = f"Meanwhile rank {own.rank} was waiting in {own.where}"

@@ -77,10 +77,10 @@ class FailureMonitor:
     """The failure monitor of a session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
-        """Compare the ranks before the first event of the session."""
+        """Do nothing. With several ranks, this method compares the ranks before the first event of the session."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the error to raise: `error` itself, or a `RankFailure` if another rank caused it."""
+        """Return the error to raise. In a single process, this is `error` itself."""
         return error
 
 
@@ -142,7 +142,8 @@ class RankFailureMonitor(FailureMonitor):
         Args:
             store: the store of the rendezvous.
             reports: receives the reports, by rank.
-            silent: receives each rank without a report -> whether its process is alive; None if unknown.
+            silent: receives the ranks without a report as keys. Each value says whether the process of the rank is
+                alive; None if this is unknown.
         """
         for rank in self._others:  # a rank that never came to this session registered its address before
             if rank not in self._addresses and (address := _read(store, f"{_ADDRESS_KEY}{rank}")):
@@ -161,7 +162,10 @@ class RankFailureMonitor(FailureMonitor):
             time.sleep(_POLL_INTERVAL)
 
     def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
-        """Return a dict: each rank that is not in `reports` -> whether its process is alive; None if unknown."""
+        """Return a dict for the other ranks that are not in `reports`.
+
+        Each key is a rank. Each value says whether the process of this rank is alive; None if this is unknown.
+        """
         addresses = dict(self._addresses)
         without_report = [rank for rank in self._others if rank not in reports]
         return {rank: addresses[rank].is_alive() if rank in addresses else None for rank in without_report}

@@ -120,7 +120,7 @@ def _words_of_argument(args: ShardingArguments, name: str) -> list[str]:
 class Strategy(Enum):
     """The ways to train on several GPUs.
 
-    `trainbus plan` lists them in this order: the strategy with the smallest change to a program is first.
+    The first strategy needs the smallest change to a program. `trainbus plan` keeps this order.
     """
 
     DDP = StrategyRow(
@@ -256,14 +256,14 @@ class Strategy(Enum):
     def selected_by(cls, args: ShardingArguments) -> Strategy:
         """Return the strategy that the arguments select. This is `DDP` if they select no sharding.
 
-        If the arguments match several strategies, the last one in the order of this enum counts.
-        `sharded_ddp='zero_dp_3 fairscale'` is fairscale's FSDP.
+        If the arguments match several strategies, the last one in the order of this enum counts. For example,
+        `sharded_ddp='zero_dp_3 fairscale'` matches `FSDP` and `FAIRSCALE_FSDP`, so it selects `FAIRSCALE_FSDP`.
         """
         return [strategy for strategy in cls if strategy is cls.DDP or strategy.row.is_selected(args)][-1]
 
 
 def variants(workload: Workload) -> list[Variant]:
-    """Return the variants of all strategies for a workload.
+    """Return the variants of all strategies that a workload can use.
 
     The first variant needs the smallest change to a program.
     """
