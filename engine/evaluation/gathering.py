@@ -61,14 +61,15 @@ class Gathered:
         of: int | None = None,
         of_last: int | None = None,
     ) -> Any:
-        """Return all gathered values as numpy arrays in dataset order; None if nothing was gathered.
+        """Return all gathered values as numpy arrays; None if nothing was gathered.
+
+        If `concat` is True, the batches are joined, and the rows are in the order of the dataset. Otherwise the result
+        is a list of batches in the order of the loader.
 
         Args:
-            rows: number of rows of the dataset. The method cuts off all later rows. These rows are padding that
-                gives all ranks batches of equal size.
-            order: dataset index of each row, if the order of the loader differs from the order of the dataset. A list
-                of batches keeps the order of the loader.
-            padding_rows: number of rows to cut off the end of a list of batches.
+            rows: number of rows of the dataset. The method cuts off all later rows of joined batches. They are padding.
+            order: dataset index of each row, if the order of the loader differs from the order of the dataset.
+            padding_rows: number of padding rows to cut off the end of a list of batches.
             of: number of rows of all batches, padding included; None if each array has one entry per row.
             of_last: number of rows of the last batch, padding included; None for the length of its first array.
         """

@@ -45,4 +45,4 @@ class Bundled(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, Any]:
-        """Return the metrics of all batches: name -> a number, or a dict: class -> a number."""
+        """Return the results of all batches by name. Each result is a number or a dict of numbers."""
