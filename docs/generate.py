@@ -128,7 +128,8 @@ def events_page() -> str:
         "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. The section "
         "says whether the filters count steps, epochs or announcements of the event. If the filters count steps, "
         "`every=10` calls the function at every tenth step. The count starts at 1.\n"
-        "- **Parameters.** The table lists the parameters that only this event passes. A handler can also name the "
+        "- **Parameters.** The table lists the parameters that this event has and some other events do not "
+        "have. A handler can also name the "
         "[parameters of every event](#parameters-of-every-event).",
         "## Parameters of every event",
         "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all "
