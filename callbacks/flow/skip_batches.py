@@ -60,7 +60,7 @@ class SkipBatches(Callback):
     listed: str | Path | None = None
     """The path of a skip list: a JSON list of objects with `epoch` and `batch`. Default: none."""
     when: Callable[[Any], bool] | None = None
-    """A function of the batch that says whether to skip it. Default: none."""
+    """A function that receives a batch and returns whether to skip this batch. Default: none."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _list: frozenset[tuple[int, int]] = field(default=frozenset(), init=False, repr=False, compare=False)

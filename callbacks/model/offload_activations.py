@@ -30,9 +30,9 @@ class OffloadActivations(Callback):
 
     The activations then take no GPU memory between forward and backward. Each step takes longer, because the step
     copies the activations twice. The copies have the same values, so training reaches the same weights as without the
-    callback. On a CPU the weights are equal bit for bit. Weights and small tensors stay on the GPU. If the
-    model changes in place an activation that backward needs, torch raises an error without the callback. With the
-    callback, torch cannot detect all of these changes. Remove such in-place operations from the model.
+    callback. On a CPU the weights are equal bit for bit. Weights and small tensors stay on the GPU. The
+    model must not change in place an activation that backward needs. Without the callback, torch raises an error for
+    such a change. With the callback, torch cannot detect all of these changes.
 
         OffloadActivations(blocks=(Block,))    # the activations of these blocks
         OffloadActivations()                   # the activations of the whole model
