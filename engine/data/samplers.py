@@ -98,9 +98,9 @@ def _order_of(sampler: Sampler[int]) -> Sequence[int]:
 class BatchedSampler(Sampler[list[int]]):
     """The batches of one rank: every `world_size`-th batch of a sampler, starting at the rank's number.
 
-    With `even`, all ranks get the same number of full batches. The last batches are filled up with samples from the
-    start, as accelerate does; `drop_last` drops batches that cannot be filled. Without `even`, each sample comes
-    exactly once.
+    With `even`, several ranks get the same number of full batches. The last batches are filled up with samples from the
+    start of the epoch, as accelerate does. With `drop_last`, the last samples are dropped instead, if they do not fill
+    a batch on every rank. Without `even` and `drop_last`, each sample comes exactly once.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class BatchedSampler(Sampler[list[int]]):
         Args:
             sampler: the order of all samples, the same on all ranks.
             batch_size: samples per batch of one rank.
-            drop_last: drop the last incomplete batches.
+            drop_last: drop the last samples, if they do not fill a batch on every rank.
             rank: this rank.
             world_size: number of ranks.
-            even: give all ranks the same number of full batches.
+            even: give all ranks the same number of full batches, if there are several ranks.
         """
         self.sampler = sampler
         self.batch_size = batch_size

@@ -28,8 +28,8 @@ class StreamShard(IterableDataset[Any]):
 
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
     Every rank gets the same number of batches, and each sample goes to one rank. At the end of the stream, the
-    remaining samples are divided. If their number is not a multiple of the world size, the first samples of the stream
-    fill the places that are missing, as `PaddingRow`.
+    remaining samples are divided among the ranks. If their number is not a multiple of the world size, the first
+    samples of the stream fill the missing places. There, each of them is in a `PaddingRow`.
 
     With accelerate, rank 0 reads the stream and sends the samples. In trainbus, each rank reads the stream itself. The
     stream must therefore yield the same samples in the same order on every rank. A stream that shuffles must use the
