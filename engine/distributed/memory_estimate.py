@@ -1,4 +1,7 @@
-"""The memory estimate of `trainbus plan`: the memory of each variant, and whether it fits. 1 GB is 1e9 bytes."""
+"""The memory estimate of `trainbus plan`: the memory of each variant of a strategy, and whether it fits.
+
+1 GB is 1e9 bytes.
+"""
 
 from __future__ import annotations
 
