@@ -36,8 +36,9 @@ class DefaultFlowCallback(Callback):
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
     `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or a subclass, this callback makes the
     decisions, and `Log`, `Evaluate` and `Checkpoint` only do the requested work.
-    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all these callbacks. After that, only the
-    requests of other callbacks start a log, an evaluation or a save, or stop the run early.
+    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all five callbacks. The call also has
+    this effect if the trainer has no `DefaultFlowCallback`. After the call, only the requests of other callbacks start
+    a log, an evaluation or a save, or stop the run early.
     """
 
     previews = True
@@ -163,7 +164,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, if a subclass overrides this method and calls it. Otherwise do nothing."""
+        """Decide whether to stop, if a subclass overrides this method and calls it by `super()`. Else do nothing."""
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 

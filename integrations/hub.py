@@ -236,11 +236,11 @@ class Repository:
 
 @dataclass
 class PushToHub(Callback):
-    """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
+    """Pushes the model to the Hugging Face hub at each save and when training ends.
 
     Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth login`
-    or set `hub_token`. A push that fails logs one warning, and training continues. The end of the run waits for all
-    pushes.
+    or set `hub_token`. Training continues while a push runs, and the end of the run waits for all pushes. A push that
+    fails logs one warning, and training continues.
 
     Raises:
         ArgumentError: if `strategy` is unknown, or if the hub does not allow the name of the repository.
@@ -255,8 +255,8 @@ class PushToHub(Callback):
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
     """What to push, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
-    end. `every_save` pushes the model at each save and at the end. `checkpoint` also pushes the newest checkpoint, as
-    `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
+    end. `every_save` pushes the model at each save and at the end. `checkpoint` does the same, and pushes the newest
+    checkpoint as the folder `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the setting of the owner on the hub."""
     always: bool = False
@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Raise `error` if `on_error` is not "warn", or if it is an ArgumentError. Else log it, once as a warning."""
+        """Log an error, the first one as a warning. Raise ArgumentErrors, and any error if `on_error` is not "warn"."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

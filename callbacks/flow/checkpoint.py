@@ -65,9 +65,9 @@ class Checkpoint(Cadence):
     training."""
     async_save: bool = True
     """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
-    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. Handlers
-    of `on_commit` also run after the write. They do not make training wait for the write. The thread writes one
-    checkpoint at a time."""
+    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. A
+    handler of `on_commit` runs after the write, but training does not wait for it. The thread writes one checkpoint at
+    a time."""
     link_unchanged: bool = False
     """True: if a file is the same as in the previous checkpoint, store a hard link to the file of that checkpoint."""
     id: str | None = None
@@ -145,8 +145,8 @@ class Checkpoint(Cadence):
     def _waits(self, run: Run) -> bool:
         """Return whether the run waits for the write.
 
-        It waits if a write on a thread is off or impossible, if handlers of `on_save` expect the checkpoint on disk, or
-        if an error ends the run.
+        It waits if `async_save` is False, if the ranks cannot write on a thread, if handlers of `on_save` expect the
+        checkpoint on disk, or if an error ends the run.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -239,9 +239,10 @@ class Checkpoint(Cadence):
             run.bus.call(calls, "on_commit", run, {"checkpoint": written})
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
-        """Call `work`, which checks the disk, saves, or waits for a write. Return False if it raised a CheckpointError.
+        """Call `work`, which checks the disk, saves, or waits for a write. Return True if it succeeds.
 
-        With `on_save_error="raise"`, the error is raised. Otherwise it is logged as a warning.
+        If `work` raises a CheckpointError, log a warning and return False. With `on_save_error="raise"`, raise the
+        error instead.
         """
         try:
             work()

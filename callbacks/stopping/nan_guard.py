@@ -30,8 +30,8 @@ class NaNGuard(Callback):
     consecutive updates. The logged loss includes the losses of skipped steps.
 
     With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of
-    DeepSpeed, the callback checks the norm after the step, because DeepSpeed computes the norm during the step.
-    DeepSpeed itself skips an update with a norm that is not finite.
+    DeepSpeed, the callback checks the norm after the step, because DeepSpeed computes the norm during the step. If
+    DeepSpeed did not skip an update with such a norm, the callback raises an error, whatever `action` is.
 
     Raises:
         ArgumentError: if `action` is unknown.
@@ -44,8 +44,8 @@ class NaNGuard(Callback):
     """The action: `raise` an error, `skip` the update and continue, or skip the update and `stop` training after the
     step."""
     limit: int = 10
-    """The largest number of consecutive updates that the callback skips. One more step with such a norm raises an
-    error."""
+    """The largest number of consecutive updates that the callback skips. If the norm of the next step is not
+    finite either, the callback raises an error."""
     skipped: int = field(default=0, init=False)
     """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)
