@@ -216,17 +216,19 @@ def chart(result: Result, path: Path) -> None:
     # Each part has margins of its own, so the long names of the tasks do not make the curves narrow.
     top, bottom = figure.subfigures(2, 1, height_ratios=heights)
     axes = top.subplots()
-    for name, colour in colours.items():
+    for number, (name, colour) in enumerate(colours.items()):
+        shift = 0.13 * (number - len(colours) // 2)  # equal values stay visible
         places, middles, ranges = [], [], []
         for place, task in enumerate(tasks):
             row = result.row(task, name)
             ratios = result.ratios(row) if row is not None else []
-            if not ratios or min(ratios) <= 0:
+            if not ratios:
                 continue
-            middle = statistics.median(ratios)
-            places.append(place)
+            middle, (first, third) = statistics.median(ratios), quartiles(ratios)
+            if first <= 0:  # the axis is logarithmic
+                continue
+            places.append(place + shift)
             middles.append(middle)
-            first, third = quartiles(ratios)
             ranges.append((middle - first, third - middle))
         if places:
             errors = list(zip(*ranges))
