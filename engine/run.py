@@ -148,7 +148,7 @@ class Run:
         processing_class: Any = None,
         plugins: Sequence[str] = (),
     ) -> None:
-        """Create the record of a trainer.
+        """Create the values of a trainer.
 
         Args:
             args: the training arguments.

@@ -91,9 +91,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks below a module, each with its number of weight elements outside of its inner blocks.
+    """Yield the blocks inside a module, inner blocks first, each with its own number of weight elements.
 
-    A block has at least `least` of these elements. A container, such as `nn.ModuleList`, is not a block.
+    A block is a submodule with at least `least` own elements. The elements of an inner block are not own elements of
+    the outer block. A container, such as `nn.ModuleList`, is not a block.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]

@@ -1,6 +1,7 @@
 """Streaming shards: divide a stream of samples over the ranks.
 
-Each rank reads the whole stream, or only its own part.
+With `StreamShard`, each rank reads the whole stream and keeps its own samples. With `StreamEndSync`, each rank reads
+only its own part, and all ranks end an epoch together.
 """
 
 from __future__ import annotations

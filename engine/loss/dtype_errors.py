@@ -27,7 +27,7 @@ _MIXED = re.compile(
 
 
 def dtype_note(run: Run, error: BaseException) -> str:
-    """Return a note about training tensors with a wrong data type; an empty string if the error has another cause."""
+    """Return a note that names the tensors of the batch with a wrong data type; "" if the error has another cause."""
     message = str(error)
     target, ids, floats = (pattern.search(message) is not None for pattern in (_TARGET, _IDS, _FLOAT_TARGET))
     if not isinstance(error, RuntimeError) or not (target or ids or floats or _MIXED.search(message)):

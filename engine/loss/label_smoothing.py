@@ -92,6 +92,6 @@ def smoothing_refusal(epsilon: float, replaces: str) -> str:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Return whether transformers lists the model as a causal language model, with labels shifted by one position."""
+    """Return whether transformers lists the class of the model as a causal language model. It shifts the labels."""
     auto = imported("transformers.models.auto.modeling_auto")
     return auto is not None and type(user_model(model)).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

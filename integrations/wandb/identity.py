@@ -108,7 +108,7 @@ def load_last(folder: Path, number: int) -> Identity | None:
 
 
 def _number(run_id: str) -> int:
-    """Return the number at the end of an id of 32 characters; 1 if the id has another form."""
+    """Return N for an id of the form `<32 characters>-N`, and 1 for every other id."""
     start, _, end = run_id.partition("-")
     return int(end) if len(start) == 32 and end.isdecimal() else 1
 

@@ -113,12 +113,12 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def missing_rows(folder: Path, axis: str, step: int) -> str:
-    """Read the file of an offline segment. Return a text that says which rows the file lacks; empty if it has all.
+    """Return a text that says at which step the file of an offline run ends; empty if the file has all rows.
 
     Args:
-        folder: the folder of the client.
+        folder: the folder in which the client of wandb writes this run.
         axis: the column with the step.
-        step: the step of the last row that the client received.
+        step: the step of the last row that trainbus gave to the client.
     """
     files = sorted(folder.glob("run-*.wandb"))
     if not files:

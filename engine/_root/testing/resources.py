@@ -62,7 +62,11 @@ def settings() -> Counter[str]:
 def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
     """Return a description of each resource that was added since an earlier call of `resources()`.
 
-    `before` is the result of the earlier call. The list is empty if nothing was added.
+    The list is empty if nothing was added.
+
+    Args:
+        before: the result of the earlier call.
+        model: the model of the earlier call, whose hooks and replaced methods count too; None if there was none.
     """
     more = resources(model) - before
     if more:

@@ -16,8 +16,6 @@ from .virtual import LearningRates
 _FLAT = ("constant", "constant_with_warmup", "reduce_lr_on_plateau", "greedy")
 """Schedules that do not decay by themselves."""
 
-_VERBS = {"log": "logs", "evaluate": "evaluates", "save": "saves"}
-
 
 @dataclass
 class Seen:
@@ -79,7 +77,7 @@ def _dead_triggers(seen: Seen) -> Iterator[str]:
         trigger = getattr(callback, "trigger", never())
         if trigger == never() or not hasattr(callback, "last_due"):
             continue
-        does = _VERBS.get(getattr(callback, "flag", ""), "acts")
+        does = getattr(callback, "flag", "") or "act"
         for part in _parts(trigger):
             if part.priced:
                 yield (
@@ -92,7 +90,7 @@ def _dead_triggers(seen: Seen) -> Iterator[str]:
                     "`step_seconds`, or `measure=True`."
                 )
             elif _is_dead(part, seen):
-                then = "" if callback.last_due is None else f" It {does} for other reasons only."
+                then = "" if callback.last_due is None else f" Only other triggers and requests make it {does}."
                 yield f"{name}: {part!r} is never due, the run has {_length(part, seen)}.{then}"
 
 

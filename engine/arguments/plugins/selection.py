@@ -210,7 +210,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run and the request does not disable it.
+    """Return whether a plugin joins every run by itself, and the settings of this run do not turn it off.
 
     The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
     """

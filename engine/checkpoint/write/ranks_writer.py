@@ -1,4 +1,7 @@
-"""A writer with a thread per rank. The ranks agree on the step at which all of them see the end of a task."""
+"""A writer with a thread per rank, for checkpoints of several ranks.
+
+A task writes one checkpoint. The ranks agree on the step after which the task counts as finished on all of them.
+"""
 
 from __future__ import annotations
 

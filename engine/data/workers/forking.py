@@ -1,8 +1,9 @@
-"""Forking of workers in a process that has the threads of a process group.
+"""Wait for idle threads before the workers of a data loader are forked, to avoid a deadlock.
 
-Up to Python 3.11, a forked process can deadlock: it inherits a lock of the interpreter that another thread held at the
-fork (https://github.com/python/cpython/issues/112275). Threads that Python did not create take this lock whenever they
-touch a Python object. The threads of gloo do so when they release tensors that they have sent.
+Up to Python 3.11, a process that is forked from a process with several threads can deadlock: it inherits a lock of the
+interpreter that another thread held at the fork (https://github.com/python/cpython/issues/112275). Threads that Python
+did not create take this lock whenever they touch a Python object. The threads of a gloo process group do so when they
+release tensors that they have sent.
 """
 
 from __future__ import annotations
