@@ -187,10 +187,7 @@ class Loop:
         self._batches = None
 
     def _serve(self) -> None:
-        """Announce the events of the raised flags, in the order of `SERVED`. Drop vetoed requests.
-
-        Handlers of these events do the requested work.
-        """
+        """Announce the events of the raised flags, in the order of `SERVED`. Their handlers do the work."""
         self.agree(self.control)
         if not self.control.pending:
             return

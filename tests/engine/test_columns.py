@@ -12,6 +12,7 @@ from unittest import mock
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import transformers
@@ -140,6 +141,23 @@ def test_stacked_batches_equal_those_of_samples(data: Any):
         collator = ColumnFilter(collator, frozenset({"label", "values", "labels"}))
     with default_dtype(data.draw(st.sampled_from((torch.float32, torch.float32, torch.float64, torch.bfloat16)))):
         assert_same(dataset, collator, data.draw(indices_of(dataset)))
+
+
+@pytest.mark.parametrize("style", [None, "numpy", "torch"])
+@pytest.mark.parametrize("column", ["label", "label_ids", "values"])
+@pytest.mark.parametrize("shape", ["number", "two numbers", "one number in a list"])
+def test_each_type_of_numbers_is_stacked_as_from_samples(style: str | None, column: str, shape: str):
+    whole = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    for name in (*whole, "float32", "float64", "bool"):
+        one, zero = np.array([1, 0], dtype=name).tolist()
+        value = {"number": one, "two numbers": [one, zero], "one number in a list": [one]}[shape]
+        kind = {"float32": pa.float32(), "float64": pa.float64(), "bool": pa.bool_()}.get(name) or getattr(pa, name)()
+        cells = pa.array([value, value], pa.list_(kind) if isinstance(value, list) else kind)
+        dataset = datasets.Dataset(pa.table({column: cells, "other": pa.array([1.0, 2.0], pa.float32())}))
+        dataset = dataset.with_format(style)
+        with mock.patch.object(BatchRows, "proved", unproved):
+            found = outcome(*columnar(dataset, default_data_collator), [0, 1])
+        assert found == outcome(dataset, default_data_collator, [0, 1]), name
 
 
 @settings(**OPTIONS)

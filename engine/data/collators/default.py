@@ -63,7 +63,7 @@ def _stacked_batch(features: list[Any]) -> Any:
         if isinstance(first["label_ids"], torch.Tensor):
             batch["labels"] = torch.stack([torch.as_tensor(feature["label_ids"]) for feature in features])
         else:
-            rows = [feature["label_ids"] for feature in features]
+            rows = [_bool(feature["label_ids"]) for feature in features]
             batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
     for key, value in first.items():
         if value is None and (row := _first_value(key, features)):
@@ -193,7 +193,13 @@ def _missing(name: str, row: int, others: str) -> str:
 
 
 def _number(label: Any) -> Any:
-    return label.item() if isinstance(label, torch.Tensor) and label.numel() == 1 else label
+    """Return a tensor of one element and a NumPy bool as a Python number, and any other label unchanged."""
+    return label.item() if isinstance(label, torch.Tensor) and label.numel() == 1 else _bool(label)
+
+
+def _bool(label: Any) -> Any:
+    """Return a NumPy bool as a bool, because torch cannot convert it to an integer. Return other labels unchanged."""
+    return bool(label) if isinstance(label, np.bool_) else label
 
 
 def _has_array(rows: list[Any]) -> bool:
