@@ -215,7 +215,7 @@ class RowTracker(Callback):
         self._begin(self.connect(run, opening))
         # The service may lack the last rows before the checkpoint, if the process was killed.
         for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
-            self._put(row, step, True, time.time())
+            self._put(row, step, repeated=True, logged_at=time.time())
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
         """Start the worker thread, which opens the run with `opens`. Wait up to `opening_timeout` for the first try."""
@@ -247,7 +247,7 @@ class RowTracker(Callback):
         self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
         self.describe(run, wanted)
         for step, row in rows_of_history(self.backfilled(run, wanted), wanted.step):
-            self._put(row, step, True, time.time())
+            self._put(row, step, repeated=True, logged_at=time.time())
 
     def describe(self, run: Run, opening: Opening) -> None:
         """Write the settings of the training to a run that is open already."""
@@ -285,7 +285,7 @@ class RowTracker(Callback):
     def _commit(self) -> None:
         row, self._row = self._row, {}
         if row:
-            self._put(row, self._step, self._repeats, self._logged_at)
+            self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
         """Let the worker write a row. If `repeated`, skip a row that the run has. `logged_at`: seconds since 1970."""

@@ -10,7 +10,7 @@ from typing import Any
 from ....events.callback import Callback
 from ....events.capabilities import Capability
 from ....events.composition import providers
-from ....events.errors import ArgumentError, nearest
+from ....events.errors import nearest
 from ....events.recording.recorder import DecisionRecorder, Record
 from ....events.recording.rows import kept_of, rows_of
 from ...checkpoint.read.choosing import checkpoint_to_resume
@@ -27,7 +27,6 @@ from ...optim.registry import OPTIMIZERS
 from ...optim.schedules import get_scheduler
 from ..overrides import is_overridden
 from .curves import Given, from_function, from_list, improving
-from .measure import measured
 from .result import Preview
 from .traps import Seen, describe_absent, traps
 from .virtual import (
@@ -61,39 +60,8 @@ class MemoryRecorder(DecisionRecorder):
         self.records.append(record)
 
 
-def make_preview(
-    trainer: Any,
-    metrics: Given | None = None,
-    resume_from_checkpoint: Any = None,
-    measure: bool = False,
-    step_seconds: float | None = None,
-    processes: int | None = None,
-    checkpoint_bytes: int | None = None,
-    stream_rows: int | None = None,
-) -> Preview:
-    """Compute the preview of `trainer.train()`: its steps, logs, evaluations and saves.
-
-    `Trainer.preview` describes the arguments.
-    """
-    real = trainer.run
-    if real.mode:
-        raise ArgumentError(f"A preview is made before or after {real.mode}(), not in it.")
-    trainer._follow_arguments()
-    with _undisturbed(trainer, processes):
-        times = measured(trainer) if measure else {}
-        return _Rehearsal(
-            trainer,
-            metrics or {},
-            resume_from_checkpoint,
-            times,
-            step_seconds if step_seconds is not None else times.get("step", 0.0),
-            checkpoint_bytes,
-            stream_rows,
-        ).preview()
-
-
 @contextmanager
-def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
+def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
     """After the `with` block, restore the RNG states, and the session, ranks and schedule of the run.
 
     Args:
@@ -113,7 +81,7 @@ def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
         restore_random_states(before)
 
 
-class _Rehearsal:
+class Rehearsal:
     """One preview."""
 
     def __init__(

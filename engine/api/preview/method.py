@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ....events.errors import ArgumentError
+from ..base import TrainerBase
+
 if TYPE_CHECKING:
     from .curves import Given
     from .result import Preview
 
 
-class PreviewMethods:
+class PreviewMethods(TrainerBase):
     """The method `preview` of the Trainer."""
 
     def preview(
@@ -45,7 +48,14 @@ class PreviewMethods:
             ArgumentError: during training, if `stream_rows` is set for data with a length, and for settings that
                 `train` refuses too.
         """
-        from .make import make_preview  # most programs make no preview, and the import takes time
+        from .make import Rehearsal, undisturbed  # most programs make no preview, and the import takes time
+        from .measure import measured
 
-        options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes, stream_rows)
-        return make_preview(self, *options)
+        if self.run.mode:
+            raise ArgumentError(f"A preview is made before or after {self.run.mode}(), not in it.")
+        self._follow_arguments()
+        with undisturbed(self, processes):
+            times = measured(self) if measure else {}
+            seconds = times.get("step", 0.0) if step_seconds is None else step_seconds
+            resume = resume_from_checkpoint
+            return Rehearsal(self, metrics or {}, resume, times, seconds, checkpoint_bytes, stream_rows).preview()
