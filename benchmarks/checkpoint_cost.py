@@ -25,14 +25,12 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 from common import HF, OURS, RAW, Benchmark, interleave
-from contenders import installed
-from saving import KINDS, checkpoints_in, processor, saving_task, size_of, steps_of
+from places import Places
+from saving import SYNCHRONOUS, checkpoints_in, processor, saving_task, size_of, steps_of
 
 Measures = dict[str, float]
 TASKS = {
@@ -44,9 +42,9 @@ TASKS = {
 """Measure -> the name of its task."""
 
 
-def measured(kind: str, home: Path, block: int, millions: float, saves: int) -> Measures:
+def measured(kind: str, home: str, block: int, millions: float, saves: int) -> Measures:
     """Train with saves. Return the medians over all saves: what a checkpoint adds, its stall, and its bytes."""
-    folder = home / "run"
+    folder = Path(home) / "run"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     os.sync()  # the files of the contender before are written
@@ -87,13 +85,12 @@ def main() -> int:
     block = options.block or (10 if options.quick else 60)
     if options.busy:
         torch.set_num_threads(os.cpu_count() or 1)
-    kinds = [kind for kind in KINDS if kind in installed(benchmark) or kind.startswith(OURS)]
-    with tempfile.TemporaryDirectory(prefix="cost-") as home:
+    with Places(benchmark) as places, tempfile.TemporaryDirectory(prefix="cost-") as home:
+        kinds = [kind for name in places.names for kind in ((OURS, SYNCHRONOUS) if name == OURS else (name,))]
         for kind in kinds:  # imports and the first allocations are not part of a round
-            measured(kind, Path(home), 5, 1.0, 1)
-        runs: dict[str, Callable[[], Measures]] = {
-            kind: partial(measured, kind, Path(home), block, options.millions, options.saves) for kind in kinds
-        }
+            places.bind(measured, kind, home, 5, 1.0, 1)()
+        task = (home, block, options.millions, options.saves)
+        runs = {kind: places.bind(measured, kind, *task) for kind in kinds}
         found = interleave(runs, options.rounds, warm_ups=0)
     for measure, task in TASKS.items():
         unit = "bytes" if measure == "bytes" else "s"

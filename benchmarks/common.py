@@ -35,6 +35,8 @@ RAW, OURS, HF, LIGHTNING, IGNITE, COMPOSER = (
     "ignite",
     "Composer",
 )
+COMPOSER_RAW = "raw torch of Composer"
+"""The plain loop in the environment of Composer, which has an older torch."""
 PACKAGES = ("torch", "trainbus", "transformers", "accelerate", "lightning", "pytorch-ignite", "datasets", "numpy")
 
 T = TypeVar("T")
@@ -75,8 +77,13 @@ class Result:
     """Contender or benchmark -> why it is not measured."""
 
     def add(self, task: str, unit: str, found: Mapping[str, Sequence[float]], base: str = RAW) -> None:
-        """Add the rows of a task: contender -> one value per round."""
-        self.rows += [Row(task, name, unit, [float(value) for value in values], base) for name, values in found.items()]
+        """Add the rows of a task: contender -> one value per round.
+
+        The ratios of Composer divide by the plain loop of its own environment, if it was measured.
+        """
+        bases = {COMPOSER: COMPOSER_RAW} if base == RAW and COMPOSER_RAW in found else {}
+        for name, values in found.items():
+            self.rows.append(Row(task, name, unit, [float(value) for value in values], bases.get(name, base)))
 
     def row(self, task: str, contender: str) -> Row | None:
         """Return a row; None if it was not measured."""
@@ -241,7 +248,8 @@ class Benchmark:
         print(f"\n{task}: the median of {len(rows[0].samples)} rounds, and the ratio to {rows[0].base}")
         for row in rows:
             ratios = self.result.ratios(row)
-            compared = f"x {spread_text(ratios)}" if ratios else ""
+            base = "" if row.base == rows[0].base else f" to {row.base}"
+            compared = f"x {spread_text(ratios)}{base}" if ratios else ""
             print(
                 f"  {row.contender:<28}{amount(statistics.median(row.samples), row.unit):>16}  {compared}", flush=True
             )

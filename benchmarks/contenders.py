@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, hushed
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 LEARNING_RATE, LOG_EVERY = 1e-3, 500
-ENVIRONMENT = "TRAINBUS_BENCH_COMPOSER"
-"""The environment variable with the path of a Python whose environment has Composer. Composer needs an older torch."""
 
 stamps: list[float] = []
 """The times at which batches were requested."""
@@ -257,27 +254,26 @@ def ignite(task: Task, steps: int, folder: Path) -> None:
 
 
 def composer(task: Task, steps: int, folder: Path) -> None:
-    """Train with Composer's Trainer."""
+    """Train with Composer's Trainer, which loads a checkpoint when it is built."""
     from composer import Trainer
     from composer.algorithms import GradientClipping
-    from composer.models import ComposerModel
 
-    class Module(ComposerModel):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = task.model()
-
-        def forward(self, batch: dict[str, torch.Tensor]) -> Any:
-            return self.model(**batch)
-
-        def loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            return outputs["loss"]
-
-    module = Module()
+    module = composer_module(task.model())
     optimizer, schedule = optimizer_and_schedule(module, steps)
+    files: dict[str, Any] = {}
+    if task.save_every:
+        files = {
+            "save_folder": str(folder),
+            "save_filename": "step-{batch}.pt",
+            "save_latest_filename": None,
+            "save_interval": f"{task.save_every}ba",
+            "save_overwrite": True,
+        }
+    data = loader(task, steps)
+    starts.append(time.perf_counter())
     Trainer(
         model=module,
-        train_dataloader=loader(task, steps),
+        train_dataloader=data,
         max_duration="1ep",
         optimizers=optimizer,
         schedulers=schedule,
@@ -286,7 +282,41 @@ def composer(task: Task, steps: int, folder: Path) -> None:
         device="cpu",
         progress_bar=False,
         log_to_console=False,
+        load_path=task.resume or None,
+        **files,
     ).fit()
+
+
+def composer_module(model: nn.Module, with_metrics: bool = False) -> Any:
+    """Return the module of Composer that trains and evaluates a model. With metrics, it computes the accuracy."""
+    import torchmetrics
+    from composer.models import ComposerModel
+
+    class Module(ComposerModel):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.metrics: dict[str, Any] = {"loss": torchmetrics.MeanMetric()}
+            if with_metrics:
+                self.metrics["accuracy"] = torchmetrics.Accuracy("multiclass", num_classes=2)
+
+        def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+            return self.model(**batch)
+
+        def loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            loss: torch.Tensor = outputs["loss"]
+            return loss
+
+        def get_metrics(self, is_train: bool) -> dict[str, Any]:
+            return {} if is_train else self.metrics
+
+        def update_metric(self, batch: dict[str, torch.Tensor], outputs: Any, metric: Any) -> None:
+            if isinstance(metric, torchmetrics.MeanMetric):
+                metric.update(outputs["loss"], len(batch["labels"]))
+            else:
+                metric.update(outputs["logits"], batch["labels"])
+
+    return Module()
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -313,22 +343,6 @@ def missing(name: str) -> list[str]:
     return [module for module in MODULES[name] if find_spec(module) is None]
 
 
-def installed(benchmark: Benchmark, *wanted: str) -> list[str]:
-    """Return the contenders that are installed in this environment. Record the others as left out.
-
-    Args:
-        benchmark: records the contenders that are left out.
-        *wanted: the contenders. Default: all but Composer, which needs an environment of its own.
-    """
-    found = []
-    for name in wanted or [each for each in CONTENDERS if each != COMPOSER]:
-        if missing(name):
-            benchmark.leave_out(name, f"{' and '.join(missing(name))} is not installed")
-        else:
-            found.append(name)
-    return found
-
-
 def periods(contender: Contender, task: Task, steps: int, folder: Path, warm_up: int) -> list[float]:
     """Train once. Return the times from each batch to the next, in seconds, in ascending order."""
     torch.manual_seed(0)
@@ -338,8 +352,3 @@ def periods(contender: Contender, task: Task, steps: int, folder: Path, warm_up:
         contender(task, steps, folder)
     assert len(stamps) >= steps, f"{len(stamps)} batches were requested, and {steps} are needed"
     return sorted(after - before for before, after in zip(stamps[warm_up:], stamps[warm_up + 1 :]))
-
-
-def composer_python() -> str | None:
-    """Return the Python of the environment that has Composer; None if no environment is named."""
-    return os.environ.get(ENVIRONMENT) or None

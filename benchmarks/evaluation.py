@@ -5,8 +5,8 @@
 
 The models are a perceptron and a small BERT. All contenders evaluate the same rows with the same weights: load and
 collate a batch, forward without gradients, and keep the loss of each row. With metrics, they also keep logits and
-labels, and compute the accuracy. They must return the same loss. Lightning and ignite average in another order, so the
-last bits of their loss may differ.
+labels, and compute the accuracy. They must return the same loss. Lightning, ignite and Composer average in another
+order, so the last bits of their loss may differ.
 
 The contenders alternate. The time is the CPU time of the process per batch, so other processes change it little.
 `--limit` fails if the median ratio of trainbus to the plain loop is above it.
@@ -21,12 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from common import HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed, interleave
-from contenders import Perceptron, bert, installed, lightning_module, points, sentences
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed, interleave
+from contenders import Perceptron, bert, composer_module, lightning_module, points, sentences
+from places import Places
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -120,31 +122,57 @@ def ignite(model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Eval
     return evaluate
 
 
+def composer(model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Evaluation:
+    """Return `Trainer.eval`, with metrics of torchmetrics."""
+    from composer import Trainer
+
+    module = composer_module(model, with_metrics)
+    trainer = Trainer(
+        model=module, eval_dataloader=DataLoader(rows, BATCH), device="cpu", progress_bar=False, log_to_console=False
+    )
+
+    def evaluate() -> float:
+        trainer.eval()
+        return float(trainer.state.eval_metrics["eval"]["loss"].compute())
+
+    return evaluate
+
+
 MAKERS: dict[str, Callable[[nn.Module, Any, bool, str], Evaluation]] = {
     RAW: raw,
     OURS: partial(hf_style, "trainbus"),
     HF: partial(hf_style, "transformers"),
     LIGHTNING: lightning,
     IGNITE: ignite,
+    COMPOSER: composer,
 }
 
 
-def seconds_of(evaluate: Evaluation, batches: int) -> float:
-    """Return the CPU time of one evaluation, divided by its batches."""
+@cache
+def prepared(name: str, kind: str, batches: int, with_metrics: bool, folder: str) -> Evaluation:
+    """Return the evaluation of a contender. All contenders load their weights from the same file."""
+    make, data, _ = MODELS[kind]
+    model = make()
+    model.load_state_dict(torch.load(Path(folder) / f"{kind}.pt", weights_only=True))
+    with hushed():
+        return MAKERS[name](model, data(BATCH * batches), with_metrics, folder)
+
+
+def loss_of(name: str, *task: Any) -> float:
+    """Evaluate once and return the loss. `task` has the other arguments of `prepared`."""
+    evaluate = prepared(name, *task)
+    with hushed():
+        return evaluate()
+
+
+def seconds_of(name: str, *task: Any) -> float:
+    """Return the CPU time of one evaluation, divided by its batches. `task` has the other arguments of `prepared`."""
+    evaluate = prepared(name, *task)
     gc.collect()
-    began = time.process_time()
-    evaluate()
-    return (time.process_time() - began) / batches
-
-
-def quietly(evaluate: Evaluation) -> Evaluation:
-    """Return the evaluation without its output."""
-
-    def call() -> float:
-        with hushed():
-            return evaluate()
-
-    return call
+    with hushed():
+        began = time.process_time()
+        evaluate()
+        return (time.process_time() - began) / task[1]
 
 
 def main() -> int:
@@ -152,26 +180,21 @@ def main() -> int:
     benchmark = Benchmark(__doc__, rounds=7)
     benchmark.option("--limit", type=float, help="the greatest median ratio of trainbus to the plain loop")
     options = benchmark.begin()
-    names = installed(benchmark, *MAKERS)
-    with tempfile.TemporaryDirectory() as folder:
-        for kind, (make, data, batches) in MODELS.items():
+    with Places(benchmark) as places, tempfile.TemporaryDirectory() as folder:
+        for kind, (make, _, batches) in MODELS.items():
             batches = batches // 5 if options.quick else batches
-            rows = data(BATCH * batches)
+            torch.save(make().state_dict(), Path(folder) / f"{kind}.pt")
             for with_metrics in (False, True):
-                runs = {}
-                for name in names:
-                    torch.manual_seed(0)
-                    with hushed():
-                        runs[name] = quietly(MAKERS[name](make(), rows, with_metrics, folder))
-                losses = {name: evaluate() for name, evaluate in runs.items()}  # also warms up
+                task = (kind, batches, with_metrics, folder)
+                losses = {name: places.bind(loss_of, name, *task)() for name in places.names}  # also warms up
                 equal = {losses[name] for name in (RAW, OURS, HF) if name in losses}
                 close = all(math.isclose(loss, losses[RAW], rel_tol=1e-5) for loss in losses.values())
                 assert len(equal) == 1, f"the contenders differ: {losses}"
                 assert close, f"the contenders differ: {losses}"
-                task = f"evaluation of {kind}, {'metrics' if with_metrics else 'loss'}"
-                timed = {name: partial(seconds_of, evaluate, batches) for name, evaluate in runs.items()}
-                benchmark.add(task, "s", interleave(timed, options.rounds, warm_ups=0))
-                benchmark.limit(benchmark.result.ratio(task, OURS), options.limit, f"{task}, times a plain loop")
+                title = f"evaluation of {kind}, {'metrics' if with_metrics else 'loss'}"
+                timed = {name: places.bind(seconds_of, name, *task) for name in places.names}
+                benchmark.add(title, "s", interleave(timed, options.rounds, warm_ups=0))
+                benchmark.limit(benchmark.result.ratio(title, OURS), options.limit, f"{title}, times a plain loop")
     return benchmark.finish()
 
 

@@ -36,7 +36,8 @@ from typing import Any
 
 import torch
 from common import HF, OURS, RAW, Benchmark, Curve, hushed, interleave
-from contenders import TASKS, hf_style, installed, periods
+from contenders import TASKS, hf_style, periods
+from places import Places
 from torch.utils.data import DataLoader, Dataset
 
 import trainbus
@@ -104,7 +105,7 @@ def of_callbacks(benchmark: Benchmark) -> None:
     options = benchmark.options
     sizes = [1, MANY] if options.quick else [1, 10, 100, 250, MANY]
     steps = 50 if options.quick else 150
-    names = installed(benchmark, OURS, HF)
+    names = Places(benchmark, OURS, HF).names
     with tempfile.TemporaryDirectory() as folder:
         for make, kind in ((silent, "that handle no event of a step"), (listening, "with one handler")):
             runs = {
@@ -241,7 +242,7 @@ def first_batch(name: str, rows: int) -> None:
 def of_rows(benchmark: Benchmark) -> None:
     """Measure the start of datasets of all lengths."""
     highest = 6 if benchmark.options.quick else 8
-    for name in installed(benchmark, RAW, OURS, HF):
+    for name in Places(benchmark, RAW, OURS, HF).names:
         # torch and transformers make a list of all indices, which has 4 GB at 10^8 rows.
         sizes = [10**power for power in range(4, (highest if name == OURS else min(highest, 7)) + 1)]
         first_batch(name, 64)  # imports

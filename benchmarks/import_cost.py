@@ -19,18 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
-from common import HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, interleave
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, interleave
 
+PACKAGE = "trainbus, the package"
 IMPORTS = {
     RAW: "import torch",
-    "trainbus, the package": "import trainbus",
+    PACKAGE: "import trainbus",
     OURS: "from trainbus import Trainer, TrainingArguments",
     HF: "from transformers import Trainer, TrainingArguments",
     LIGHTNING: "import lightning",
     IGNITE: "import ignite.engine, ignite.metrics, ignite.handlers",
+    COMPOSER: "import composer",
 }
 HERE = Path(__file__).resolve().parent
 
@@ -118,6 +119,31 @@ engine = Engine(step)
 engine.add_event_handler(Events.ITERATION_COMPLETED, reached)
 engine.run(DataLoader(rows, 32, shuffle=True), max_epochs=1)
 """,
+    COMPOSER: """
+from composer import Callback, Trainer
+from composer.algorithms import GradientClipping
+from composer.models import ComposerModel
+from torch.utils.data import DataLoader
+class Module(ComposerModel):
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+    def forward(self, batch):
+        return self.model(**batch)
+    def loss(self, outputs, batch):
+        return outputs["loss"]
+class First(Callback):
+    def batch_end(self, state, logger):
+        reached()
+model = Module()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+Trainer(
+    model=model, train_dataloader=DataLoader(rows, 32, shuffle=True), max_duration="1ep", optimizers=optimizer,
+    schedulers=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10),
+    step_schedulers_every_batch=True, algorithms=[GradientClipping("norm", 1.0)], callbacks=[First()], device="cpu",
+    progress_bar=False, log_to_console=False,
+).fit()
+""",
 }
 
 
@@ -126,8 +152,9 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def seconds_of_import(statement: str, folder: str) -> float:
-    """Return the seconds of a process that runs one import statement."""
+def seconds_of_import(name: str, folder: str) -> float:
+    """Return the seconds of a process that runs the import statement of a contender."""
+    statement = IMPORTS[name]
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", statement], check=True, cwd=folder, capture_output=True, env=environment())
     return time.monotonic() - began
@@ -147,22 +174,20 @@ def seconds_to_first_step(name: str, folder: str) -> float:
 
 def main() -> int:
     """Measure, print, and return 1 if a limit is exceeded."""
-    from contenders import installed
+    from places import Places
 
     benchmark = Benchmark(__doc__, rounds=5, quick_rounds=1)
     benchmark.option("--limit", type=float, help="fail if the import of the Trainer exceeds this multiple of torch")
     benchmark.option("--start-limit", type=float, help="fail if the first step is later by more than these seconds")
     options = benchmark.begin()
-    names = installed(benchmark)
-    wanted = [name for name in IMPORTS if name in names or name.startswith("trainbus")]
-    if options.quick:  # a start contains the import
-        wanted = [RAW, OURS]
-    with tempfile.TemporaryDirectory() as folder:
+    with Places(benchmark) as places, tempfile.TemporaryDirectory() as folder:
+        # A start contains the import.
+        wanted = [RAW, OURS] if options.quick else [*places.names, PACKAGE]
         # The warm-up writes bytecode and fills the file cache.
-        imports = {name: partial(seconds_of_import, IMPORTS[name], folder) for name in wanted}
+        imports = {name: places.bind(seconds_of_import, name, folder) for name in wanted}
         warm_ups = int(not options.quick)
         benchmark.add("import", "s", interleave(imports, options.rounds, warm_ups))
-        starts = {name: partial(seconds_to_first_step, name, folder) for name in names}
+        starts = {name: places.bind(seconds_to_first_step, name, folder) for name in places.names}
         benchmark.add("start to first step", "s", interleave(starts, options.rounds, warm_ups))
     found = {row.contender: row.samples for row in benchmark.result.rows if row.task == "start to first step"}
     later = statistics.median(ours - plain for ours, plain in zip(found[OURS], found[RAW]))

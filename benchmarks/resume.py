@@ -16,27 +16,26 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from common import HF, OURS, RAW, Benchmark, interleave
-from contenders import installed
+from places import Places
 from saving import BETWEEN, SYNCHRONOUS, checkpoints_in, saving_task, steps_of
 
 STEPS = 2 * BETWEEN
 """The steps of the run. Its checkpoint is in the middle."""
 
 
-def save(kind: str, folder: Path, millions: float) -> Path:
-    """Train to a checkpoint in the middle of an epoch, and return it."""
-    folder.mkdir()
-    steps_of(kind, saving_task(millions, BETWEEN), STEPS, folder)
-    return checkpoints_in(folder)[0]
+def save(kind: str, folder: str, millions: float) -> str:
+    """Train to a checkpoint in the middle of an epoch, and return its path."""
+    Path(folder).mkdir()
+    steps_of(kind, saving_task(millions, BETWEEN), STEPS, Path(folder))
+    return str(checkpoints_in(Path(folder))[0])
 
 
-def seconds_of(kind: str, checkpoint: Path, millions: float) -> float:
+def seconds_of(kind: str, checkpoint: str, millions: float) -> float:
     """Resume in a new process. Return the seconds to the first forward pass."""
-    words = ["--child", kind, str(checkpoint), "--millions", str(millions)]
+    words = ["--child", kind, checkpoint, "--millions", str(millions)]
     done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{kind} did not resume:\n{done.stderr[-3000:]}")
@@ -67,11 +66,13 @@ def main() -> int:
         print(resumed(kind, checkpoint, options.millions))
         return 0
     task = "resume"
-    with tempfile.TemporaryDirectory(prefix="resume-") as home:
-        saved = {}
-        for kind in installed(benchmark, *((RAW, OURS, HF) if options.quick else ())):
-            saved[kind] = save(SYNCHRONOUS if kind == OURS else kind, Path(home) / kind, options.millions)
-        runs = {kind: partial(seconds_of, kind, path, options.millions) for kind, path in saved.items()}
+    wanted = (RAW, OURS, HF) if options.quick else ()
+    with Places(benchmark, *wanted) as places, tempfile.TemporaryDirectory(prefix="resume-") as home:
+        runs = {}
+        for name in places.names:
+            kind = SYNCHRONOUS if name == OURS else name
+            checkpoint = places.bind(save, kind, str(Path(home) / name), options.millions)()
+            runs[name] = places.bind(seconds_of, name, checkpoint, options.millions)
         benchmark.add(task, "s", interleave(runs, options.rounds, warm_ups=int(not options.quick)))
     benchmark.limit(benchmark.result.ratio(task, OURS, HF), options.limit, f"{task}, relative to transformers")
     return benchmark.finish()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import HF, IGNITE, LIGHTNING, OURS, RAW, hushed
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, hushed
 from contenders import CONTENDERS, Contender, Samples, Task, hf_style, starts
 from torch import nn
 
@@ -23,7 +23,7 @@ SYNCHRONOUS = "trainbus, async_save=False"
 KINDS: dict[str, Contender] = {
     **{name: CONTENDERS[name] for name in (RAW, OURS)},
     SYNCHRONOUS: partial(hf_style, "trainbus", async_save=False),
-    **{name: CONTENDERS[name] for name in (HF, LIGHTNING, IGNITE)},
+    **{name: CONTENDERS[name] for name in (HF, LIGHTNING, IGNITE, COMPOSER)},
 }
 """The compared ways to save."""
 

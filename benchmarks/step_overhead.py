@@ -12,8 +12,7 @@ alternate. The value of a round is the median step. For `--limit`, the benchmark
 rounds of each contender, because this is the most reliable figure on a busy machine. `--limit` applies to the
 perceptron only. `--wall` measures wall-clock time instead.
 
-Composer needs an older torch. It runs in a process of its own, with the Python that the environment variable
-TRAINBUS_BENCH_COMPOSER names.
+Composer needs an older torch. It runs in a process of its own, see `benchmarks/places.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +20,24 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import contenders
-from common import COMPOSER, OURS, RAW, Benchmark, interleave
-from contender_process import Process, quantiles_of
-from contenders import CONTENDERS, ENVIRONMENT, TASKS, composer_python, installed, periods
+from common import OURS, RAW, Benchmark, interleave
+from contenders import CONTENDERS, TASKS, periods
+from places import Places
 
 QUANTILES = (0.1, 0.5)
-SIZES = {"step of a perceptron": (300, 20, 40), "fine-tuning of a small BERT": (40, 8, 8)}
+SIZES = {"step of a perceptron": (300, 20, 40), "fine-tuning of a small BERT": (40, 8, 24)}
 """Task -> the steps of a run, the steps that do not count, and the rounds."""
 
 
-def measured(name: str, task: str, steps: int, warm_up: int, folder: Path) -> list[float]:
+def measured(name: str, task: str, steps: int, warm_up: int, wall: bool, folder: str) -> list[float]:
     """Train once. Return the quantiles of the time of a step, in seconds."""
-    return quantiles_of(periods(CONTENDERS[name], TASKS[task], steps, folder, warm_up), QUANTILES)
+    contenders.clock = time.perf_counter if wall else time.process_time
+    ordered: Sequence[float] = periods(CONTENDERS[name], TASKS[task], steps, Path(folder), warm_up)
+    return [ordered[int(len(ordered) * quantile)] for quantile in QUANTILES]
 
 
 def main() -> int:
@@ -49,26 +49,15 @@ def main() -> int:
     benchmark.option("--limit", type=float, help="fail if trainbus exceeds this multiple of the plain loop")
     benchmark.option("--wall", action="store_true", help="measure wall-clock time instead of CPU time")
     options = benchmark.begin()
-    contenders.clock = time.perf_counter if options.wall else time.process_time
-    wanted = () if options.others is None else (RAW, OURS, *(name for name in options.others if name != COMPOSER))
-    names = installed(benchmark, *wanted)
-    other = None
-    if options.others is None or COMPOSER in options.others:
-        python = composer_python()
-        other = Process(python, COMPOSER) if python else None
-        if other is None or other.problem:
-            benchmark.leave_out(COMPOSER, other.problem if other else f"{ENVIRONMENT} names no Python that has it")
-            other = None
-    with tempfile.TemporaryDirectory() as folder:
+    wanted = () if options.others is None else (RAW, OURS, *options.others)
+    with Places(benchmark, *wanted) as places, tempfile.TemporaryDirectory() as folder:
         for task, (steps, warm_up, rounds) in SIZES.items():
             if not any(word in task for word in options.tasks):
                 continue
             steps = options.steps or (steps // 3 if options.quick else steps)
-            runs: dict[str, Callable[[], list[float]]] = {
-                name: partial(measured, name, task, steps, warm_up, Path(folder)) for name in names
+            runs = {
+                name: places.bind(measured, name, task, steps, warm_up, options.wall, folder) for name in places.names
             }
-            if other is not None:
-                runs[COMPOSER] = partial(other.quantiles, task, steps, warm_up, QUANTILES)
             found = interleave(runs, options.rounds or rounds)
             benchmark.add(task, "s", {name: [each[1] for each in values] for name, values in found.items()})
             quietest = {name: min(each[0] for each in values) for name, values in found.items()}
@@ -76,8 +65,6 @@ def main() -> int:
             print(f"trainbus takes {ratio:.3f} times the plain loop in the first decile of the quietest round")
             if task.startswith("step"):
                 benchmark.limit(ratio, options.limit, "trainbus, as a multiple of the plain loop")
-    if other is not None:
-        other.close()
     return benchmark.finish()
 
 

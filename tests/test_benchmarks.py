@@ -63,6 +63,51 @@ def test_ratios_are_of_one_round_and_need_a_positive_base(module: Any) -> None:
     assert again == result
 
 
+def test_ratios_of_composer_divide_by_the_plain_loop_of_its_environment(module: Any) -> None:
+    common = module("common")
+    result = common.Result()
+    result.add("task", "s", {"raw torch": [1.0], "raw torch of Composer": [2.0], "Composer": [6.0]})
+    result.add("without", "s", {"raw torch": [1.0], "Composer": [6.0]})
+    assert [result.ratio(task, "Composer") for task in ("task", "without")] == [3.0, 6.0]
+    assert result.ratio("task", "raw torch of Composer") == 2.0
+
+
+def test_functions_run_in_another_python_and_their_errors_come_back(module: Any) -> None:
+    contenders, other_python = module("contenders"), module("other_python")
+    other = other_python.OtherPython(sys.executable)
+    try:
+        assert other.call(contenders.missing, "raw torch") == []
+        with pytest.raises(RuntimeError, match="KeyError: 'unknown'"):
+            other.call(contenders.missing, "unknown")
+        assert other.call(contenders.missing, "raw torch") == [], "the process stays alive after an error"
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/true"])
+def test_a_python_that_does_not_answer_is_an_error_with_its_path(python: str, module: Any) -> None:
+    with pytest.raises(RuntimeError, match=python):
+        module("other_python").OtherPython(python)
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("", "TRAINBUS_BENCH_COMPOSER names no Python that has it"),
+        ("/no/such/python", "/no/such/python does not start"),
+    ],
+)
+def test_composer_is_left_out_with_the_reason(
+    python: str, reason: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINBUS_BENCH_COMPOSER", python)
+    benchmark = module("common").Benchmark("")
+    with module("places").Places(benchmark, "raw torch", "Composer") as places:
+        assert places.names == ["raw torch"]
+        assert places.bind(lambda name, *more: (name, *more), "raw torch", 1)() == ("raw torch", 1)
+    assert reason in benchmark.result.left_out["Composer"]
+
+
 def test_a_limit_fails_for_a_greater_value_and_for_no_value(module: Any) -> None:
     benchmark = module("common").Benchmark("")
     benchmark.limit(0.9, 1.0, "fits")
