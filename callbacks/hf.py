@@ -36,9 +36,9 @@ class DefaultFlowCallback(Callback):
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
     `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or a subclass, this callback makes the
     decisions, and `Log`, `Evaluate` and `Checkpoint` only do the requested work.
-    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all five callbacks. The call also has
-    this effect if the trainer has no `DefaultFlowCallback`. After the call, only the requests of other callbacks start
-    a log, an evaluation or a save, or stop the run early.
+    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of `DefaultFlowCallback`, `Log`, `Evaluate`,
+    `Checkpoint` and `StopAtMaxSteps`. The call also has this effect if the trainer has no `DefaultFlowCallback`. After
+    the call, only the requests of other callbacks start a log, an evaluation or a save, or stop the run early.
     """
 
     previews = True

@@ -37,8 +37,9 @@ DIFFERS = {
     "Trainer": {
         "accelerator": "The attribute is an object of trainbus. [The accelerator](#the-accelerator) lists its methods.",
         "callback_handler": (
-            "A program may replace `call_event`. The engine calls the replacement in the stage `DECIDE`. The "
-            "replacement must call the transformers callbacks."
+            "A program may replace the method `call_event`. At each event, in the stage DECIDE, the engine calls the "
+            "replacement instead of the handlers that have the signature of transformers and run in DECIDE. So the "
+            "replacement must call these handlers. The engine calls all other handlers itself."
         ),
         "get_tp_size": "The method always returns 1, because tensor parallelism is not supported.",
         "objective": (

@@ -186,8 +186,8 @@ _LOSS = Param(
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. In events after `on_loss`, the value is None if no handler names "
-    "`outputs`.",
+    "The outputs of the model for the batch. After `on_loss`, the run keeps the outputs only if a handler has a "
+    "parameter `outputs`. Otherwise, a handler with `**kwargs` receives None.",
 )
 _LAST_NORM = Param(
     "grad_norm",

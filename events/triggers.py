@@ -154,7 +154,7 @@ def log_spaced(points: int) -> Trigger:
 
 
 def at_end(*, early: bool = True) -> Trigger:
-    """Return a trigger that is due when the run ends. The trigger is not due twice at the same step.
+    """Return a trigger that is due once, when the run ends.
 
     Args:
         early: whether the trigger is also due when a callback ends the run early. If a signal or a time limit stops the

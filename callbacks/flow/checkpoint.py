@@ -66,8 +66,8 @@ class Checkpoint(Cadence):
     async_save: bool = True
     """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
     for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. A
-    handler of `on_commit` runs after the write, but training does not wait for it. The thread writes one checkpoint at
-    a time."""
+    handler of `on_commit` does not make training wait for the write: it runs in the training thread, after the write.
+    The thread writes one checkpoint at a time."""
     link_unchanged: bool = False
     """True: if a file is the same as in the previous checkpoint, store a hard link to the file of that checkpoint."""
     id: str | None = None

@@ -22,10 +22,10 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
-    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. The
-    generation config keeps its other end tokens. The config of the model keeps its other end tokens if it has a list of
-    end tokens. A warning names the changed tokens. If the run has no tokenizer, or the model has no config, the
-    callback does nothing.
+    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. In
+    the generation config, the tokenizer's end token becomes the first end token, and the other end tokens stay. The
+    same is true for the config of the model if it has a list of end tokens. A warning names the changed tokens. If the
+    run has no tokenizer, or the model has no config, the callback does nothing.
     """
 
     stage = Stage.PREPARE

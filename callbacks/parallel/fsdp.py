@@ -58,8 +58,8 @@ class FSDP(ShardedModel):
     """True: a checkpoint has the whole optimizer state in one file. False: a checkpoint has one file per rank."""
     exact: bool | None = None
     """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. With
-    True, each step takes longer, because it gathers the gradients once more to compute their norm. With True, the
-    update of a shard by a fused optimizer also has the same rounding as the update of the whole weight."""
+    True, each step takes longer, because it gathers the gradients once more to compute their norm. With True, a fused
+    optimizer rounds the update of a shard in the same way as the update of the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)

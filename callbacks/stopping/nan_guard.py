@@ -44,8 +44,8 @@ class NaNGuard(Callback):
     """The action: `raise` an error, `skip` the update and continue, or skip the update and `stop` training after the
     step."""
     limit: int = 10
-    """The largest number of consecutive updates that the callback skips. If the norm of the next step is not
-    finite either, the callback raises an error."""
+    """The largest number of consecutive updates that the callback skips. After `limit` consecutive skipped updates,
+    one more step with a norm that is not finite raises an error."""
     skipped: int = field(default=0, init=False)
     """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)

@@ -69,16 +69,19 @@ class Absent:
 
 
 class RecordedEvaluations(Callback):
-    """A stand-in for the callback that evaluated in a recorded run, for callbacks that require such a callback."""
+    """Takes the place of the callback that evaluated in a recorded run. Some callbacks require such a callback."""
 
     capabilities = frozenset({Capability.EVALUATES, Capability.PLANS_EVALUATIONS})
 
 
 class ReplayBus(EventBus):
-    """The bus of a replay. `subscribers` has the replayed callback, and a stand-in for the recorded evaluations."""
+    """The bus of a replay.
+
+    `subscribers` has the replayed callback. If the recorded run evaluated, `subscribers` also has `evaluations`.
+    """
 
     evaluations: Callback | None = None
-    """The stand-in for the evaluations of the recorded run; None if the run did not evaluate."""
+    """A `RecordedEvaluations`; None if the recorded run did not evaluate."""
 
     @property
     def subscribers(self) -> dict[str, Any]:

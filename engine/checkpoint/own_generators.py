@@ -81,7 +81,8 @@ class OwnGenerators:
         """Restore the states that `read` returned. Create generators that do not exist yet.
 
         Returns:
-            The paths of states that are not restored, because no generator of the saved kind is at the path.
+            The paths of states that are not restored, such as `collator.generator`. The object with this path is not a
+            generator of the saved kind, or a new generator cannot be created there.
         """
         if states.keys() - self.found.keys():
             self.find()  # batches that were read meanwhile may have created them

@@ -157,9 +157,9 @@ def _module_of(callback: Any) -> str:
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:
-    """Return whether a program is a file that contains `transformers` but not `trainbus`.
+    """Return whether the text of a program file has the word `transformers` but not the word `trainbus`.
 
-    Without an installed transformers, the function returns False.
+    The result is False for a module, or if transformers is not installed.
     """
     if is_module or find_spec("transformers") is None:
         return False

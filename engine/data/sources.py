@@ -27,7 +27,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
 
     Args:
         data: the object that the user passed: a table, a path, a dict of these, or anything else.
-        load: receives the name of an integration, and returns the integration. The function calls it with `tables`.
+        load: receives the name of an integration, and returns the integration. `as_dataset` calls `load("tables")`.
 
     Raises:
         DataError: for text that is not the path of such a file.

@@ -103,8 +103,8 @@ def _with_defaults(spec: OptimizerSpec, **defaults: Any) -> OptimizerSpec:
 # Reasons why an optimizer cannot be built by name.
 
 _LAYERWISE = (
-    "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after "
-    "the backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
+    "trainbus does not build this kind of optimizer, because it updates each parameter inside the backward pass. The "
+    "callback OptimizerInBackward() does the same with other optimizers, such as optim='adamw_torch'."
 )
 _NO_DEVICE = "This optimizer needs {}, but trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
 

@@ -90,8 +90,9 @@ class Lightning(Callback):
     run stops. If a callback of Lightning logs values, these values are added to the next log of the run.
 
     Raises:
-        ArgumentError: if a hook has no corresponding event, or if trainbus has a callback for the same purpose. The
-            error says how to fix this.
+        ArgumentError: if a hook has no corresponding event. Also for the callbacks of the package lightning, with these
+            exceptions: `EarlyStopping`, `LearningRateMonitor`, `StochasticWeightAveraging`, `Timer`,
+            `DeviceStatsMonitor` and `LambdaCallback` work. The error says what to use instead.
     """
 
     callback: Any = None

@@ -140,10 +140,10 @@ class Column:
         return lengths
 
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
-        """Return the length of the list of each row, shape (rows,), and the `Span` of its values.
+        """For each row at the indices `rows`, return the length of its list and a `Span`.
 
-        A `Span` has an array of values, the index of the row's first value in it, and the index after its last value.
-        Call this method only for a column with one level of lists.
+        The lengths are an array of shape (len(rows),). A `Span` has an array of values, the index of the row's first
+        value in it, and the index after its last value. Call this method only for a column with one level of lists.
         """
         lengths = np.empty(len(rows), np.int64)
         spans: list[Any] = [None] * len(rows)

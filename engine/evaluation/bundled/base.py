@@ -36,7 +36,8 @@ class Bundled(ABC):
 
     @property
     def names_vary(self) -> bool:
-        """Whether the names of the results depend on the data, because there is one result for each class."""
+        """Whether the names of the results depend on the data. True if each class in the data has a
+        result."""
         return False
 
     @abstractmethod
