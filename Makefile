@@ -93,7 +93,7 @@ wheel: $(READY)
 	$(BIN)/python tools/try_wheel.py dist/*.whl
 	rm -rf build
 
-# One command for all benchmarks, about 20 minutes on two quiet cores. `make bench BENCH='--only growth'` runs a part.
+# One command for all benchmarks, about 40 minutes on two quiet cores. `make bench BENCH='--only growth'` runs a part.
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py $(BENCH)
 

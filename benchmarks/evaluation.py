@@ -177,7 +177,7 @@ def seconds_of(name: str, *task: Any) -> float:
 
 def main() -> int:
     """Measure each model, without and with metrics."""
-    benchmark = Benchmark(__doc__, rounds=7)
+    benchmark = Benchmark(__doc__, rounds=15)
     benchmark.option("--limit", type=float, help="the greatest median ratio of trainbus to the plain loop")
     options = benchmark.begin()
     with Places(benchmark) as places, tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Run all benchmarks. Write one JSON file with all rows, a chart, and the tables of docs/performance.md.
 
-    python benchmarks/run.py                   # about 20 minutes on two quiet cores
+    python benchmarks/run.py                   # about 40 minutes on two quiet cores
     python benchmarks/run.py --only growth     # replaces the rows of one benchmark in the files
     python benchmarks/run.py --quick --out F   # at most 3 minutes; writes all files to the folder F
 
