@@ -129,15 +129,14 @@ class DDP(Callback):
             options["device_ids"] = [device.index]
         wrapped = DistributedDataParallel(model, **options)
         if self.comm_hook is not None:
-            wrapped.register_comm_hook(*self._hook())
+            wrapped.register_comm_hook(*self._state_and_hook(self.comm_hook))
         return wrapped
 
-    def _hook(self) -> tuple[Any, Callable[..., Any]]:
-        """Return the state and the function of the communication hook."""
-        if not isinstance(self.comm_hook, str):
-            assert self.comm_hook is not None
-            return None, self.comm_hook
-        name, function = HOOKS[self.comm_hook].split(".")
+    def _state_and_hook(self, hook: str | Callable[[Any, Any], Any]) -> tuple[Any, Callable[..., Any]]:
+        """Return the state and the function of a communication hook."""
+        if not isinstance(hook, str):
+            return None, hook
+        name, function = HOOKS[hook].split(".")
         hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{name}")  # few programs set a hook
         state = hooks.PowerSGDState(None, **self.comm_options) if self._low_rank else None
         return state, getattr(hooks, function)

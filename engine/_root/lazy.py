@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -35,11 +34,8 @@ def load(module: str, package: str) -> ModuleType:
         module: the name of the module, relative to the package.
         package: the name of the package: its `__name__`.
     """
-    name = f"{package}.{module}"
-    if name in sys.modules:
-        return importlib.import_module(name)
     with without_collections():
-        return importlib.import_module(name)
+        return importlib.import_module(f"{package}.{module}")
 
 
 @contextmanager
