@@ -37,9 +37,8 @@ DIFFERS = {
     "Trainer": {
         "accelerator": "The attribute is an object of trainbus. [The accelerator](#the-accelerator) lists its methods.",
         "callback_handler": (
-            "A program may replace the method `call_event`. At each event, in the stage DECIDE, the engine calls the "
-            "replacement instead of the handlers that have the signature of transformers and run in DECIDE. So the "
-            "replacement must call these handlers. The engine calls all other handlers itself."
+            "A program may replace `call_event`. The replacement must call the handlers that take "
+            "`(args, state, control, **kwargs)` and run in DECIDE. The engine calls all other handlers."
         ),
         "get_tp_size": "The method always returns 1, because tensor parallelism is not supported.",
         "objective": (

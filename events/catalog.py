@@ -186,8 +186,7 @@ _LOSS = Param(
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. After `on_loss`, the run keeps the outputs only if a handler has a "
-    "parameter `outputs`. Otherwise, a handler with `**kwargs` receives None.",
+    "The outputs of the model for the batch. After `on_loss`, they are None if no handler has the parameter `outputs`.",
 )
 _LAST_NORM = Param(
     "grad_norm",
