@@ -37,8 +37,8 @@ DIFFERS = {
     "Trainer": {
         "accelerator": "The attribute is an object of trainbus. [The accelerator](#the-accelerator) lists its methods.",
         "callback_handler": (
-            "A program may replace `call_event`. The replacement must call the handlers that take "
-            "`(args, state, control, **kwargs)` and run in DECIDE. The engine calls all other handlers."
+            "A program may replace `call_event`. The replacement must call the DECIDE handlers that take "
+            "`(args, state, control, **kwargs)`. The engine calls all other handlers."
         ),
         "get_tp_size": "The method always returns 1, because tensor parallelism is not supported.",
         "objective": (

@@ -47,7 +47,7 @@ class SkipBatches(Callback):
 
     The run keeps its number of steps. If all batches of a step are skipped, there is no update, and
     `state.steps_skipped` grows by one. If only some batches of a step are skipped, the loss of the step is still
-    divided by the number of all its batches. In the logged loss, a skipped batch counts with the mean loss of the
+    divided by the number of all its batches. For the logged loss, the loss of a skipped batch is the mean loss of the
     batches since the previous log. On several ranks, all ranks skip a batch if `when` is true on one of them.
 
     Raises:

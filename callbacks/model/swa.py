@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SWA(AveragedWeights):
-    """Averages the weights of the last part of a run. Each time at which the callback adds the weights counts equally.
+    """Averages the weights of the last part of a run. In the average, all added copies of the weights count equally.
 
     The method is called stochastic weight averaging.
 

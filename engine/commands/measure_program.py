@@ -52,14 +52,14 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
     Args:
         spec: a dict with `changes` (training arguments: name -> value), `steps` and `warmup` (numbers of steps),
-            `folder` (the output folder), `module` (whether the program is a module) and `describe`. If `describe` is
-            True, do not train, and return the result of the function `describe`.
+            `folder` (the output folder), `module` (whether the program is a module) and `describe` (whether to return
+            a description instead of training).
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
 
     Returns:
         A dict with `rows_per_second` (samples per second) and `step_seconds` (seconds per step); empty if the training
-        ended before the last step.
+        ended before the last step. With `describe`: the arguments, the device and the data of the training.
     """
     watch = Stopwatch(spec["warmup"])
     steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}

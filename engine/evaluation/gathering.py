@@ -70,8 +70,10 @@ class Gathered:
             rows: number of rows of the dataset. The method cuts off all later rows of joined batches. They are padding.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset.
             padding_rows: number of padding rows to cut off the end of a list of batches.
-            of: number of rows of all batches, padding included; None if each array has one entry per row.
-            of_last: number of rows of the last batch, padding included; None for the length of its first array.
+            of: for joined batches, the number of rows of all batches, padding included. Pass it if an array may have
+                several entries per row. None: each array has one entry per row.
+            of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
+                its first array.
         """
         self.to_host()
         if not self.arrays:

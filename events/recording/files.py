@@ -1,4 +1,7 @@
-"""The file of a recording, in the format JSON Lines. All events of an ordinary step share one line."""
+"""The file of a recording, in the format JSON Lines.
+
+The events of a step share one line if no other record, such as the write of a flag, comes between them.
+"""
 
 from __future__ import annotations
 

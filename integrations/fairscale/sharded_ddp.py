@@ -140,9 +140,9 @@ def _remove_hooks(wrapped: Any) -> None:
 class _Gradients:
     """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
 
-    fairscale itself sends each gradient as soon as backward has computed it. If the ranks use different weights, they
-    then send different gradients, or the same gradients in another order. The ranks would mix up the gradients, or wait
-    for each other.
+    fairscale itself sends each gradient as soon as backward has computed it. The forward of one rank may use other
+    parameters than the forward of another rank. The ranks would then send gradients in a different order. They would
+    mix up the gradients, or wait for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:
@@ -164,7 +164,7 @@ class _Gradients:
     def _average(self, wrapped: Any) -> None:
         """Average the gradients. Each rank gets the averages for its own shard, and None for the other weights.
 
-        If no rank used a weight, its gradient stays None. If the optimizer does not have a weight, no rank owns the
+        If no rank used a weight, its gradient stays None. If a weight is not in the optimizer, no rank owns the
         weight. All ranks then get the average of its gradient, because the total norm includes this gradient.
         """
         weights = [weight for weight in self.wrapping.weights if weight.requires_grad]

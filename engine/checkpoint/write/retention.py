@@ -45,8 +45,8 @@ class Keep:
     multiples: int | None = None
     """Keep each checkpoint with a step number that is a multiple of this number. These checkpoints always stay."""
     total: int | None = None
-    """The number of checkpoints that stay in total. If the other fields keep fewer, the newest of the other checkpoints
-    stay too. If the other fields keep more, all of these stay."""
+    """The number of checkpoints that stay in total. If the other fields keep fewer, the newest of the remaining ones
+    stay too, up to this number. If the other fields keep more, all of these stay."""
     minutes: float | None = None
     """The length of an interval in minutes of training. The first checkpoint at or after the end of each interval
     always stays."""

@@ -1,4 +1,4 @@
-"""The layout of a packed batch: the inputs with which a model keeps the samples of a row apart.
+"""The layout of a packed batch: the position ids and the attention mask that separate the samples of a packed row.
 
 A layout is checked by running the model on a few tokens.
 """
