@@ -329,7 +329,8 @@ class Loader(DataLoader[Any]):
         indexed = self.batch_sampler if isinstance(self.batch_sampler, BatchedSampler) else None
         if progress.ahead is None:
             progress.ahead = self._pull(batches, progress)
-            self._own_generators()  # some are created with the first batch
+            if progress.resumes:
+                self._own_generators()  # some are created with the first batch
         length = None if indexed is None else indexed.samples
         while progress.ahead is not END:
             batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
