@@ -66,9 +66,7 @@ def _only_cpu() -> bool:
 
 def detach(data: Any) -> Any:
     """Return nested data with every tensor detached from its graph."""
-    if isinstance(data, torch.Tensor):
-        return data.detach() if data.requires_grad else data
-    return map_tensors(torch.Tensor.detach, data)
+    return data.detach() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.detach, data)
 
 
 def to_numpy(data: Any) -> Any:

@@ -54,8 +54,8 @@ def prediction_step(
 
 def mean_loss(loss: Any) -> torch.Tensor:
     """Return the mean of a loss, without gradients. A scalar is its own mean."""
-    mean: torch.Tensor = loss.detach() if loss.requires_grad else loss
-    return mean.mean() if mean.dim() else mean
+    mean: torch.Tensor = loss.detach().mean() if loss.dim() else loss.detach()
+    return mean
 
 
 def _ignored_keys(model: nn.Module) -> list[str]:
