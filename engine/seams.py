@@ -69,7 +69,7 @@ def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     """Return whether the gradients are dense, are not part of a graph, and have one device and one dtype."""
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False
-    groups = torch._C._group_tensors_by_device_and_dtype([gradients], False)
+    groups = torch._C._group_tensors_by_device_and_dtype([[*gradients]], False)
     return len(groups) == 1 and gradients[0].device.type in GROUPED_TYPES
 
 
