@@ -41,7 +41,8 @@ class Places:
                 if not problem:
                     self.names += [COMPOSER_RAW, COMPOSER]
             else:
-                problem = " and ".join(missing(name)) and f"{' and '.join(missing(name))} is not installed"
+                absent = " and ".join(missing(name))
+                problem = f"{absent} is not installed" if absent else ""
                 if not problem:
                     self.names.append(name)
             if problem:

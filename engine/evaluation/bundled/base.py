@@ -36,8 +36,7 @@ class Bundled(ABC):
 
     @property
     def names_vary(self) -> bool:
-        """Whether the names of the results depend on the data. True if each class in the data has a
-        result."""
+        """Whether the names of the results depend on the data, as with one result for each class of the data."""
         return False
 
     @abstractmethod
