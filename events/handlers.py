@@ -249,10 +249,10 @@ def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
     if not names:
         return lambda run, extras: handler()
     read = _reader(names)
-    single = len(names) == 1
+    single, wanted = len(names) == 1, frozenset(names)
 
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
-        if extras:
+        if extras and not wanted.isdisjoint(extras):
             return handler(*[extras[name] if name in extras else getattr(run, name) for name in names])
         return handler(read(run)) if single else handler(*read(run))
 

@@ -196,6 +196,10 @@ class Loader(DataLoader[Any]):
         self._own.warn_of_unsaved()
         return self._own
 
+    def _states_at_start(self) -> dict[str, Any]:
+        """Return the RNG states at the start of an epoch; an empty dict if no run can resume in the epoch."""
+        return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
+
     @staticmethod
     def _restore_rng(states: dict[str, Any], own: OwnGenerators) -> None:
         restore_random_states(states)
@@ -205,8 +209,7 @@ class Loader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         state, self._state_to_resume = self._state_to_resume, None
-        own = self._own_generators()
-        began = (state or {}).get("began") or {**random_states(), "own": own.read()}
+        began = (state or {}).get("began") or self._states_at_start()
         before, progress = self._progress, EpochProgress(began, resumes=self._resumes)
         self._progress = progress
         if self.persistent_workers and before is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -45,23 +45,35 @@ def prediction_step(
             outputs = objective.forward(model, batch)
     if loss_only:
         return loss, None, None
-    skipped = _ignored_keys(model) if ignore_keys is None else ignore_keys
-    if loss is not None:
-        skipped = [*skipped, "loss"]
+    skipped: Collection[str] = ()
+    if isinstance(outputs, Mapping):
+        skipped = {"loss"} if loss is not None else set()
+        skipped.update(_ignored_keys(model) if ignore_keys is None else ignore_keys)
     logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
     return loss, logits, labels
 
 
 def mean_loss(loss: Any) -> torch.Tensor:
     """Return the mean of a loss, without gradients. A scalar is its own mean."""
-    mean: torch.Tensor = loss.detach().mean() if loss.dim() else loss.detach()
+    if loss.requires_grad:
+        loss = loss.detach()
+    mean: torch.Tensor = loss.mean() if loss.dim() else loss
     return mean
 
 
 def _ignored_keys(model: nn.Module) -> list[str]:
     """Return the keys of a model's outputs that are not logits, as its config lists them."""
-    config = getattr(user_model(model), "config", None)
+    config = _config_of(user_model(model))
     return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
+
+
+def _config_of(model: nn.Module) -> Any:
+    """Return `model.config`; None if the model has no config."""
+    kind = type(model)
+    # The error of a module for a missing name takes longer than the rest of this function.
+    if kind.__getattr__ is nn.Module.__getattr__ and not hasattr(kind, "config"):
+        return vars(model).get("config", model._modules.get("config"))
+    return getattr(model, "config", None)
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:
