@@ -8,6 +8,8 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise, permutations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +49,23 @@ def test_rounds_alternate_the_contenders_and_drop_the_warm_up(module: Any) -> No
         return len(called)
 
     found = module("common").interleave({name: lambda name=name: note(name) for name in "abc"}, 3)
-    assert "".join(called) == "cababcbcacab"
-    assert found == {"a": [4, 9, 11], "b": [5, 7, 12], "c": [6, 8, 10]}
+    assert sorted(called[:3]) == ["a", "b", "c"]  # the warm-up
+    assert {name: [called[number - 1] for number in numbers] for name, numbers in found.items()} == {
+        name: [name] * 3 for name in "abc"
+    }
+    rounds = [(number - 4) // 3 for number in found["a"]]
+    assert rounds == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_rounds_balance_the_places_and_the_neighbours_of_each_contender(module: Any, count: int) -> None:
+    names = "abcdefg"[:count]
+    orders = [module("common").order_of_round(names, turn) for turn in range(2 * count)]
+    assert all(sorted(order) == sorted(names) for order in orders)
+    places = Counter(place for order in orders for place in enumerate(order))
+    assert places == {(place, name): 2 for place in range(count) for name in names}
+    neighbours = Counter(pair for order in orders for pair in pairwise(order))
+    assert neighbours == {pair: 2 for pair in permutations(names, 2)}
 
 
 def test_ratios_are_of_one_round_and_need_a_positive_base(module: Any) -> None:
