@@ -65,7 +65,7 @@ def test_rounds_balance_the_places_and_the_neighbours_of_each_contender(module: 
     places = Counter(place for order in orders for place in enumerate(order))
     assert places == {(place, name): 2 for place in range(count) for name in names}
     neighbours = Counter(pair for order in orders for pair in pairwise(order))
-    assert neighbours == {pair: 2 for pair in permutations(names, 2)}
+    assert neighbours == dict.fromkeys(permutations(names, 2), 2)
 
 
 def test_ratios_are_of_one_round_and_need_a_positive_base(module: Any) -> None:
