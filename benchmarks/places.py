@@ -71,8 +71,12 @@ def _composer() -> tuple[OtherPython | None, str]:
         return None, f"{ENVIRONMENT} names no Python that has it"
     try:
         other = OtherPython(python, torch.get_num_threads())
+    except RuntimeError as error:
+        return None, str(error)
+    try:
         absent = other.call(missing, COMPOSER)
     except RuntimeError as error:
+        other.close()
         return None, str(error)
     if absent:
         other.close()

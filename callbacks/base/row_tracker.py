@@ -86,8 +86,8 @@ class TrackerSession:
 class RowTracker(Callback):
     """Writes one row per step to a run of a tracker, on rank 0. A resumed training continues the same run.
 
-    All values that are logged at one step become one row, with the step under `train/global_step`. A thread calls the
-    service. An error of the service is logged as a warning. After a crash, rows that the service already has are not
+    The values of one step become one row, with the step under `train/global_step`. If a step logs a name twice, a
+    second row follows. A thread calls the service. An error of the service is logged as a warning. After a crash, rows that the service already has are not
     written again. Rows that the service lost are restored from the log history of the checkpoint.
 
     A subclass implements `connect`, which returns the function that opens a `TrackerSession`.
@@ -213,9 +213,7 @@ class RowTracker(Callback):
         self._row, self._step, self._written, self._session, self._warned = {}, -1, -1, None, False
         self._repeats = opening.resumes > 0 and opening.exact
         self._begin(self.connect(run, opening))
-        # The service may lack the last rows before the checkpoint, if the process was killed.
-        for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
-            self._put(row, step, repeated=True, logged_at=time.time())
+        self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
         """Start the worker thread, which opens the run with `opens`. Wait up to `opening_timeout` for the first try."""
@@ -228,11 +226,8 @@ class RowTracker(Callback):
         worker = self._worker = TrackerWorker(self.service, open_run)
         timeout = self.within(self.opening_timeout)
         if not worker.wait_until_tried(timeout):
-            logger.info(
-                "%s does not answer after %g s. The training starts, and its rows wait in memory.",
-                self.service,
-                timeout,
-            )
+            said = "%s does not answer after %g s. The training starts, and its rows wait in memory."
+            logger.info(said, self.service, timeout)
         if self._session is None:
             _finish_at_exit(self)
 
@@ -246,7 +241,11 @@ class RowTracker(Callback):
             return
         self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
         self.describe(run, wanted)
-        for step, row in rows_of_history(self.backfilled(run, wanted), wanted.step):
+        self._restore(run, wanted)
+
+    def _restore(self, run: Run, opening: Opening) -> None:
+        """Write the rows before the checkpoint that the service lacks, because the process was killed."""
+        for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
             self._put(row, step, repeated=True, logged_at=time.time())
 
     def describe(self, run: Run, opening: Opening) -> None:

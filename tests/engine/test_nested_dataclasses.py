@@ -56,3 +56,18 @@ def test_an_instance_stays() -> None:
 def test_mistakes_are_named(value: object, message: str) -> None:
     with pytest.raises(ArgumentError, match="`base` is .*" + message):
         ArgumentParser(Model).parse_dict({"base": value})
+
+
+@dataclass
+class Unresolvable:
+    size: Missing = 1  # type: ignore[name-defined]  # noqa: F821
+
+
+@dataclass
+class Holder:
+    inner: Unresolvable = field(default_factory=Unresolvable)
+
+
+def test_an_annotation_without_a_type_at_run_time_is_named() -> None:
+    with pytest.raises(ArgumentError, match="`inner` is .*Unresolvable has an annotation .* 'Missing' is not defined"):
+        ArgumentParser(Holder).parse_dict({"inner": {"size": 2}})

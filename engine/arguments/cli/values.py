@@ -245,10 +245,17 @@ def _record(values: Mapping[str, Any], cls: Any) -> Any:
     """Return an instance of the dataclass `cls`. The values, by field name, are converted to the types of the fields.
 
     Raises:
-        Unreadable: A field is unknown, a required field is missing, or a value does not fit.
+        Unreadable: A field is unknown, a required field is missing, a value does not fit, or an annotation names a
+            type that its module does not have at run time.
     """
     known = {field.name: field for field in fields(cls) if field.init}
-    hints = get_type_hints(cls)
+    try:
+        hints = get_type_hints(cls)
+    except NameError as error:
+        raise Unreadable(
+            f"; {cls.__name__} has an annotation that cannot be resolved: {error}. Import the type in the module of "
+            f"{cls.__name__}, also at run time."
+        ) from error
     for name in values:
         if name not in known:
             raise Unreadable(f"; {cls.__name__} has no field {str(name)!r}{nearest(str(name), known)}")
