@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import io
 import json
 import logging
@@ -215,6 +216,19 @@ def hushed() -> Iterator[None]:
     """Hide the output of the contenders, in a `with` block."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+def keep_freed_memory() -> None:
+    """Tell the allocator of this process, if it is that of glibc, to return no freed memory to the system.
+
+    Otherwise the number of page faults depends on what the process did before. Two equal runs of 600 steps of a model
+    of 40 MB had 0.06 and 1.4 million page faults, and 0.2 and 3.2 s of system time, of 12 s.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    trim_threshold, mmap_threshold = -1, -3  # the names are M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
+    if mallopt is not None:
+        mallopt(trim_threshold, 2**30)
+        mallopt(mmap_threshold, 2**25)  # the greatest value
 
 
 class Benchmark:

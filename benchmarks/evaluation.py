@@ -8,14 +8,12 @@ collate a batch, forward without gradients, and keep the loss of each row. With 
 labels, and compute the accuracy. They must return the same loss. Lightning, ignite and Composer average in another
 order, so the last bits of their loss may differ.
 
-The contenders alternate. The time is the CPU time of the process per batch, so other processes change it little. The
-allocator keeps freed memory: otherwise page faults take 16 % of the time of the BERT, and this share varies.
+The contenders alternate. The time is the CPU time of the process per batch, so other processes change it little.
 `--limit` fails if the median ratio of trainbus to the plain loop is above it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import math
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed, interleave
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed, interleave, keep_freed_memory
 from contenders import Perceptron, bert, composer_module, lightning_module, points, sentences
 from places import Places
 from torch import nn
@@ -159,15 +157,6 @@ def prepared(name: str, kind: str, batches: int, with_metrics: bool, folder: str
     model.load_state_dict(torch.load(Path(folder) / f"{kind}.pt", weights_only=True))
     with hushed():
         return MAKERS[name](model, data(BATCH * batches), with_metrics, folder)
-
-
-def keep_freed_memory() -> None:
-    """Tell the allocator of this process, if it is that of glibc, to return no freed memory to the system."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    trim_threshold, mmap_threshold = -1, -3  # the names are M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
-    if mallopt is not None:
-        mallopt(trim_threshold, 2**30)
-        mallopt(mmap_threshold, 2**25)  # the greatest value
 
 
 def loss_of(name: str, *task: Any) -> float:

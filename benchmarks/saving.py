@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, hushed
+from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, hushed, keep_freed_memory
 from contenders import CONTENDERS, Contender, Samples, Task, hf_style, starts
 from torch import nn
 
@@ -67,6 +67,7 @@ def steps_of(kind: str, task: Task, steps: int, folder: Path) -> list[float]:
 
     The trainer, the model and the data are built at the start. The time of the end is when the call returns.
     """
+    keep_freed_memory()
     importlib.import_module("torch._dynamo")  # the first optimizer of a process imports it
     forwards.clear()
     processor.clear()
