@@ -219,7 +219,7 @@ def hushed() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Tell the allocator of this process, if it is that of glibc, to return no freed memory to the system.
+    """Tell the allocator of this process to return no freed memory to the system. This works with glibc only.
 
     Otherwise the number of page faults depends on what the process did before. Two equal runs of 600 steps of a model
     of 40 MB had 0.06 and 1.4 million page faults, and 0.2 and 3.2 s of system time, of 12 s.
