@@ -11,6 +11,7 @@ import inspect
 import io
 import logging
 import re
+import signal
 import sys
 import tempfile
 import textwrap
@@ -205,9 +206,13 @@ class _Stop(Callback):
         control.request("training_stop", "for this page")
 
 
-class _Interrupt(Callback):
+class _PressCtrlC(Callback):
+    def __init__(self, times: int) -> None:
+        self.times = times
+
     def on_step_end(self) -> None:
-        raise KeyboardInterrupt
+        for _ in range(self.times):
+            signal.raise_signal(signal.SIGINT)
 
 
 class _Fail(Callback):
@@ -231,7 +236,7 @@ def _trainer(folder: str, callbacks: Iterable[Callback] = (), fail: bool = False
 
 
 def _recorded(work: Callable[[], Any], trainer: trainbus.Trainer) -> Trace:
-    with record(trainer.bus) as trace, suppress(Exception, KeyboardInterrupt):
+    with record(trainer.bus) as trace, suppress(Exception, KeyboardInterrupt, SystemExit):
         work()
     return trace
 
@@ -258,7 +263,8 @@ def _recordings() -> Iterator[str]:
             "`max_steps` is reached inside an epoch": ((), {"max_steps": 1}),
             "a handler raises": ((_Fail(),), {}),
             "the model or the data raises": ((), {"fail": True}),
-            "you press Ctrl-C": ((_Interrupt(),), {}),
+            "you press Ctrl-C, or a signal such as SIGTERM arrives": ((_PressCtrlC(1),), {}),
+            "you press Ctrl-C a second time before the step ends": ((_PressCtrlC(2),), {}),
         }
         closing = ("on_epoch_end", "on_train_end", "on_exception", "on_close")
         rows = []

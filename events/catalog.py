@@ -340,7 +340,8 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes before the next save or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes later: just before the next save, or when training "
+        "ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

@@ -137,8 +137,11 @@ class Timeline:
         self._in_step = False
 
     def open(self, activity: Activity) -> None:
-        """Begin the timeline of a training on this thread. From now on, `activity` makes a mark whenever the engine
-        begins or ends an activity."""
+        """Begin to measure a training on this thread.
+
+        Args:
+            activity: knows what the engine does now. From now on it calls the timeline at each change.
+        """
         self.close()
         activity.mark = self._mark_activity
         self.opened = True
@@ -169,10 +172,10 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Measure the time of the current step by part.
+        """Measure each part of the current step, such as forward and backward, and not only its whole time.
 
-        Call this method in a step with rare work, such as a save. Of the other steps, the timeline measures only one in
-        `SAMPLE` by part.
+        Call this method in a step with rare work, such as a save. Of the other steps, the timeline measures the parts
+        of one in `SAMPLE`.
         """
         self._looks.append(len(self.marks))
 

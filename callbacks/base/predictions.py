@@ -123,15 +123,15 @@ class Collected:
 def classes_of(
     logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the logits and the class numbers of a classification; None for another task.
+    """Return the logits and the labels of a classification, one row per sample; None for another task.
 
-    The logits have the shape (samples, classes), and the class numbers have the shape (samples,). A single
-    logit belongs to class 1. Class 0 then has the logit 0. For logits of shape (samples, tokens, classes), each token
-    counts as a sample.
+    The logits have the shape (samples, classes). The labels are class numbers of shape (samples,). If the model gives
+    one logit per sample, it is the logit of class 1, and class 0 gets the logit 0. For logits of shape (samples,
+    tokens, classes), each token counts as a sample.
 
     Args:
         logits: the predictions.
-        labels: the labels.
+        labels: the true labels; None gives None.
         task: `classification`, `other`, or None to decide by shapes and types.
     """
     if labels is None or task == "other" or not logits.is_floating_point():

@@ -87,8 +87,9 @@ class RowTracker(Callback):
     """Writes one row per step to a run of a tracker, on rank 0. A resumed training continues the same run.
 
     The values of one step become one row, with the step under `train/global_step`. If a step logs a name twice, a
-    second row follows. A thread calls the service. An error of the service is logged as a warning. After a crash, rows that the service already has are not
-    written again. Rows that the service lost are restored from the log history of the checkpoint.
+    second row follows. A thread calls the service. An error of the service is logged as a warning. After a crash, rows
+    that the service already has are not written again. Rows that the service lost are restored from the log history of
+    the checkpoint.
 
     A subclass implements `connect`, which returns the function that opens a `TrackerSession`.
     """

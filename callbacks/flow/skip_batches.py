@@ -47,8 +47,9 @@ class SkipBatches(Callback):
 
     The run keeps its number of steps. If all batches of a step are skipped, there is no update, and
     `state.steps_skipped` grows by one. If only some batches of a step are skipped, the loss of the step is still
-    divided by the number of all its batches. For the logged loss, the loss of a skipped batch is the mean loss of the
-    batches since the previous log. On several ranks, all ranks skip a batch if `when` is true on one of them.
+    divided by the number of all its batches. The logged loss counts a skipped batch with the mean loss since the
+    previous log, so a skipped batch does not change the logged mean. On several ranks, all ranks skip a batch if `when`
+    is true on one of them.
 
     Raises:
         DataError: if the list cannot be read.

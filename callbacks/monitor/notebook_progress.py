@@ -90,7 +90,10 @@ class NotebookView:
 
 
 class NotebookProgress:
-    """The progress of a training in a notebook. In a notebook, `Progress` calls it instead of drawing bars."""
+    """A bar and a table of metrics in the output of a notebook cell.
+
+    In a notebook, `Progress` shows them instead of the bars of a terminal.
+    """
 
     def __init__(self) -> None:
         self.view: NotebookView | None = None

@@ -49,7 +49,7 @@ class WatchCallbacks(Callback):
     callbacks. The callback copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an error
     for a handler that
 
-    - runs in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights during an evaluation;
+    - runs during an evaluation in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights;
     - runs in the stage MEASURE, DECIDE or REPORT, and changes the grad mode, or the train or eval mode of a module;
     - runs in the stage MEASURE or REPORT, and draws from the global random generators of Python, NumPy or torch;
     - announces its own event again and again, directly or through other handlers.

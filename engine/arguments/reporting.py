@@ -59,8 +59,9 @@ class ReportingArguments(Group):
         "",
         "Names of checks that cost time: one name, several names separated by spaces, or a list of names. '' means "
         "no checks. 'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a "
-        "callback that raises a flag on some ranks, but not on all ranks. 'callbacks' names a handler that makes a "
-        "forbidden change: the callback `WatchCallbacks` lists these changes. After construction, `args.debug` is a "
+        "callback that raises a flag on some ranks, but not on all ranks. 'callbacks' raises an error if a handler "
+        "makes a change that is forbidden there, such as a change of weights in an evaluation: see the callback "
+        "`WatchCallbacks`. After construction, `args.debug` is a "
         "list.",
     )
     capsule: bool | str = arg(
@@ -71,8 +72,8 @@ class ReportingArguments(Group):
     )
     disable_tqdm: bool | None = arg(
         None,
-        "Print lines instead of progress bars, and leave out the opening and closing lines of a run. None draws bars "
-        "in a terminal or a notebook, and prints lines everywhere else.",
+        "Print lines instead of progress bars, and do not print the summary at the start and the end of a run. None "
+        "draws bars in a terminal or a notebook, and prints lines everywhere else.",
     )
     record: bool = arg(
         False,

@@ -52,7 +52,7 @@ class Position:
             self.next_epoch()
 
     def rows(self, rows_per_batch: int) -> int:
-        """Return the number of samples of the epoch that are taken, padding of the last batch included.
+        """Return how many samples of the epoch all ranks have used so far. Copies that fill the last batch count.
 
         Args:
             rows_per_batch: samples of a batch, over all ranks.

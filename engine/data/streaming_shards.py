@@ -130,7 +130,8 @@ class StreamShard(IterableDataset[Any]):
     def state_dict(self) -> Any:
         """Return the position of the stream; None if the stream cannot save its position.
 
-        With several ranks, the state also has the first samples of the stream, which fill up the last batches.
+        With several ranks, the state also has the first samples of the stream. If the last batches are not full, copies
+        of these samples fill them.
         """
         state = dataset_state(self.rows)
         return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}

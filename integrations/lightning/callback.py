@@ -90,10 +90,9 @@ class Lightning(Callback):
     run stops. If a callback of Lightning logs values, these values are added to the next log of the run.
 
     Raises:
-        ArgumentError: if a hook has no corresponding event. Also for a callback that the package lightning itself
-            defines, because only these six callbacks of the package work here: `EarlyStopping`, `LearningRateMonitor`,
-            `StochasticWeightAveraging`, `Timer`, `DeviceStatsMonitor` and `LambdaCallback`. The error says what to use
-            instead.
+        ArgumentError: if a hook has no corresponding event. Also for the callbacks of the package lightning itself,
+            except these six, which work here: `EarlyStopping`, `LearningRateMonitor`, `StochasticWeightAveraging`,
+            `Timer`, `DeviceStatsMonitor` and `LambdaCallback`. The error says what to use instead.
     """
 
     callback: Any = None

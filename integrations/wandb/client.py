@@ -236,7 +236,12 @@ def hooks_of(live: Any) -> list[Any]:
 
 
 def request_after(request: Request, ended: Any) -> Request:
-    """Build the request for a new run, in the project of a run that the program opened and finished."""
+    """Return the values to open a new wandb run, in the project of a finished one.
+
+    Args:
+        request: the values with which the tracker used the finished run. The new run keeps them, except its id.
+        ended: the finished run, which the user's program had opened.
+    """
     settings, run_id = ended.settings, uuid.uuid4().hex
     place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
     if ended.offline:

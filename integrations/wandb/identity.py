@@ -152,7 +152,7 @@ def _identity(stored: dict[str, Any]) -> Identity:
 
 
 def sync_commands(segments: Iterable[Segment]) -> list[str]:
-    """Return the commands that upload the segments of a run, in the order of their steps."""
+    """Return one `wandb sync` command for each segment, which uploads it. They have the order of `segments`."""
     return [f"wandb sync {shlex.quote(str(Path(part.folder).resolve()))}" for part in segments]
 
 

@@ -43,7 +43,7 @@ def label_of(rank: int) -> str:
 
 @dataclass
 class NodeWriter:
-    """Records the system metrics of this machine in the run that rank 0 writes. It writes no rows."""
+    """Adds the system metrics of this machine to the wandb run of rank 0. It logs no other values."""
 
     request: Request
     """The options for opening the run."""

@@ -116,8 +116,8 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
     """Regroup the parameters of an optimizer into groups of the saved sizes.
 
-    `sizes` is the number of parameters in each saved group. The function tries the two groupings that trainbus makes:
-    with weight decay, and without.
+    `sizes` is the number of parameters in each saved group. The function tries the two ways in which trainbus
+    groups parameters: decayed parameters apart from the others, or all parameters in one group.
 
     Raises:
         CheckpointError: if neither grouping has these sizes.

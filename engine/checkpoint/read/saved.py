@@ -191,7 +191,12 @@ class SavedCheckpoint(CheckpointFolder):
         load_weights(model, self, load_model if load is None else load)
 
     def own(self, rank: int, world_size: int = 1) -> dict[str, Any]:
-        """Read the values that only `rank` saved: RNG states, loader position, loss sums; {} if there are none."""
+        """Read the values that only `rank` saved: RNG states, loader position, loss sums; {} if there are none.
+
+        Args:
+            rank: the rank.
+            world_size: the number of ranks of the present run. Checkpoints of transformers need it to find the file.
+        """
         return self.state_files.own(rank, world_size)
 
     def optimizer_state(self) -> Any:

@@ -1,6 +1,7 @@
-"""The files with the training state of a run: the interface of all layouts.
+"""The interface to read the training state from the files of a checkpoint.
 
-`native_checkpoint` has the layout of trainbus, `hf_checkpoint` the layout of transformers' Trainer.
+Each layout of the files implements it: `native_checkpoint` for checkpoints of trainbus, `hf_checkpoint` for checkpoints
+of transformers' Trainer.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class Staging:
 
         Args:
             facts: the entries of the manifest, without the list of files.
-            digests: the digests of files that are already on the disk, by name. This method hashes the
-                other files in the folder.
+            digests: file name -> digest, of the files that are already hashed and synchronised to the disk. This
+                method hashes and synchronises the other files in the folder.
         """
         self.digests |= digests
         self.add_written_files()
