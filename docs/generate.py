@@ -210,7 +210,7 @@ class _PressCtrlC(Callback):
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def on_step_end(self) -> None:
+    def on_step_begin(self) -> None:
         for _ in range(self.times):
             signal.raise_signal(signal.SIGINT)
 
