@@ -186,7 +186,8 @@ _LOSS = Param(
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. After `on_loss`, they are None if no handler has the parameter `outputs`.",
+    "The outputs of the model for the batch. After `on_loss`, they are kept only if a handler names the parameter "
+    "`outputs`. Otherwise they are None.",
 )
 _LAST_NORM = Param(
     "grad_norm",
@@ -220,7 +221,8 @@ _CHECKPOINT = Param(
 _SAVED_STEP = Param(
     "saved_step",
     "int",
-    "The step at which the retention policy chose the checkpoint for deletion, after a save or an evaluation.",
+    "The step of the save or evaluation after which the checkpoint was deleted. The step of the checkpoint itself is "
+    "`checkpoint.step`.",
 )
 _EXCEPTION = Param("exception", "BaseException", "The error that ends the session.")
 
@@ -340,8 +342,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes later: just before the next save, or when training "
-        "ends.",
+        "The retention policy deleted a checkpoint. The event follows before the next save or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

@@ -143,7 +143,10 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Open the run, and return whether it opened. Try until it opens. After a call of `close`, try once more."""
+        """Try to open the run until it opens, and return True.
+
+        If `close` is called in the meantime, make one last attempt, and return whether it succeeds.
+        """
         pause = FIRST_PAUSE
         while True:
             closing = self._closing.is_set()

@@ -158,7 +158,7 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
     """Build a sharded optimizer with the class and the options of the optimizer that `make` returns.
 
     Args:
-        degree: the number of ranks that share the state of all weights. None: all ranks.
+        degree: the number of ranks over which the optimizer state is sharded. None: all ranks.
         rank: the rank of this process.
         world: the world size.
         make: builds the optimizer of all weights. If it returns a sharded optimizer, this optimizer is the result.

@@ -73,7 +73,7 @@ def refusal(problems: Sequence[str]) -> ArgumentError:
 
 
 def steps_or_share(value: float) -> bool:
-    """Return whether `value` is a number of steps (0, 1, 2, ...) or a fraction of the run (between 0 and 1)."""
+    """Return whether `value` is valid: a number of steps (0, 1, 2, ...), or a fraction of the run (between 0 and 1)."""
     return 0 <= value < 1 or (value >= 1 and float(value).is_integer())
 
 

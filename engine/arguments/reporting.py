@@ -60,8 +60,8 @@ class ReportingArguments(Group):
         "Names of checks that cost time: one name, several names separated by spaces, or a list of names. '' means "
         "no checks. 'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a "
         "callback that raises a flag on some ranks, but not on all ranks. 'callbacks' raises an error if a handler "
-        "makes a change that is forbidden there, such as a change of weights in an evaluation: see the callback "
-        "`WatchCallbacks`. After construction, `args.debug` is a "
+        "makes a forbidden change, such as a change of weights in an evaluation. The documentation of "
+        "`WatchCallbacks` lists the forbidden changes. After construction, `args.debug` is a "
         "list.",
     )
     capsule: bool | str = arg(

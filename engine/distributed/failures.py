@@ -80,7 +80,7 @@ class FailureMonitor:
         """Do nothing. With several ranks, this method compares the ranks before the first event of the session."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the error to raise. In a single process, this is `error` itself."""
+        """Return the error to raise: `error` itself. With several ranks, it may be the failure of another rank."""
         return error
 
 

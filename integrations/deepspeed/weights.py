@@ -97,7 +97,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the master weights of this rank, each with the part of the model's weights that it copies."""
+    """Yield pairs: a tensor of master weights of this rank, and the weights of the model that have the same place."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(

@@ -1,4 +1,4 @@
-"""The client's service: a process that writes the run files and uploads them. It can be restarted if it fails."""
+"""Check and restart the service of the wandb client: a process that writes the run files and uploads them."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
     """Add a record to the last session as a `Point`, if the record belongs to this session.
 
-    If the record lacks the time of a part, the `Point` gets the time from the `Point` before it.
+    A record has the seconds of the parts in `MEASURED`, such as `saving`. If the record lacks a part, the `Point` gets
+    the seconds of this part from the `Point` before it.
     """
     for session in sessions[-1:]:
         if session.id == record["session"]:

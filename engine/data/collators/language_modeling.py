@@ -162,16 +162,16 @@ class DataCollatorForLanguageModeling:
         return inputs, labels
 
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
-        """Draw tokens at random.
+        """Select tokens at random.
 
-        As in transformers, the random generator makes one number for every token, including those that cannot be drawn.
+        As in transformers, the random generator makes one number for every token, also for those that are not in `of`.
 
         Args:
-            probability: probability of each token that can be drawn.
-            of: which tokens can be drawn, shape (rows, tokens), bool.
+            probability: the probability with which each token of `of` is selected. Not None.
+            of: the tokens that can be selected, shape (rows, tokens), bool.
 
         Returns:
-            Which tokens are drawn, shape (rows, tokens), bool.
+            The selected tokens, shape (rows, tokens), bool.
         """
         assert probability is not None
         chances = torch.full(of.shape, float(probability)).masked_fill(~of, 0.0)

@@ -21,10 +21,10 @@ _THREADS = Path("/proc/self/task")
 
 
 def wait_for_idle_threads() -> None:
-    """Wait until no other thread of this process runs. Call it just before workers are forked.
+    """Wait until no other thread of this process runs, for at most `MAX_WAIT` seconds. Call it just before a fork.
 
-    It returns at once on Python 3.12 or later, because these versions cannot deadlock after a fork, and on systems
-    without `/proc`.
+    It returns at once on systems without `/proc`, and on Python 3.12 or later. These versions do not have the deadlock
+    that the module describes.
     """
     if sys.version_info >= (3, 12) or not _THREADS.is_dir():
         return
