@@ -342,7 +342,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event follows before the next save or when training ends.",
+        "The retention policy deleted a checkpoint. The event follows at the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. The event follows before the next save or when training ends."""
+            """The retention policy deleted a checkpoint. The event follows at the next save, or when training ends."""
 
         def on_push_begin(
             self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. The event follows before the next save or when training ends."""
+        """The retention policy deleted a checkpoint. The event follows at the next save, or when training ends."""
 
     def on_push_begin(
         self,

@@ -85,7 +85,7 @@ def main_input(model: nn.Module, batch: Any) -> Any:
     )
 
 
-def _logits(outputs: Any, skipped: list[str], drop_first: bool) -> Any:
+def _logits(outputs: Any, skipped: Collection[str], drop_first: bool) -> Any:
     """Return the outputs that are logits: one value, or a tuple of several.
 
     Args:

@@ -69,5 +69,6 @@ class Holder:
 
 
 def test_an_annotation_without_a_type_at_run_time_is_named() -> None:
-    with pytest.raises(ArgumentError, match="`inner` is .*Unresolvable has an annotation .* 'Missing' is not defined"):
+    expected = r"`inner` is .*Unresolvable has an annotation .* 'Missing' is not defined"
+    with pytest.raises(ArgumentError, match=expected):
         ArgumentParser(Holder).parse_dict({"inner": {"size": 2}})
