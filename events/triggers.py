@@ -107,7 +107,7 @@ def every(
             interval = float(number)
         except ValueError:
             raise ArgumentError(
-                f'every({interval!r}) is not a number with a unit. Write "10min" or "30s", for example.'
+                f'every({interval!r}) is not a number with a unit. Write "10min", "30s" or "auto", for example.'
             ) from None
         interval = int(interval) if interval.is_integer() else interval
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:

@@ -39,10 +39,11 @@ def conflicts(args: ComparedArguments) -> Iterator[str]:
     """Yield each conflict between arguments of different groups."""
     if args.eval_strategy == IntervalStrategy.NO:
         remedy = "needs evaluations, but `eval_strategy` is 'no'; set it to 'steps' or 'epoch'."
+        listed = "If `Evaluate(...)` is in your callbacks, add `KeepBest(...)` to them instead of this argument."
         if args.load_best_model_at_end:
-            yield f"`load_best_model_at_end=True` {remedy}"
+            yield f"`load_best_model_at_end=True` {remedy} {listed}"
         if args.save_strategy == SaveStrategy.BEST:
-            yield f"`save_strategy='best'` {remedy}"
+            yield f"`save_strategy='best'` {remedy} {listed}"
         if args.lr_scheduler_type in METRIC_SCHEDULES:
             yield f"`lr_scheduler_type={str(args.lr_scheduler_type)!r}` {remedy}"
     elif args.save_strategy == SaveStrategy.BEST and not (args.metric_for_best_model or args.load_best_model_at_end):

@@ -94,7 +94,7 @@ class BatchLosses(Gathered):
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
         """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
-        self.scalars.append(loss)
+        self.scalars.append(loss.clone())  # the model may write the next loss into the same memory
         self.rows.append(rows)
 
     def to_host(self) -> None:

@@ -63,17 +63,8 @@ def mean_loss(loss: Any) -> torch.Tensor:
 
 def _ignored_keys(model: nn.Module) -> list[str]:
     """Return the keys of a model's outputs that are not logits, as its config lists them."""
-    config = _config_of(user_model(model))
+    config = getattr(user_model(model), "config", None)
     return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
-
-
-def _config_of(model: nn.Module) -> Any:
-    """Return `model.config`; None if the model has no config."""
-    kind = type(model)
-    # The error of a module for a missing name takes longer than the rest of this function.
-    if kind.__getattr__ is nn.Module.__getattr__ and not hasattr(kind, "config"):
-        return vars(model).get("config", model._modules.get("config"))
-    return getattr(model, "config", None)
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:

@@ -366,6 +366,12 @@ def test_the_verdict_counts_the_workers_that_hide_the_wait() -> None:
     assert "prepare the data once" in str(judge(medians, medians, workers=0, processors=1))
 
 
+def test_the_verdict_advises_no_worker_if_a_batch_loads_faster_than_a_worker_sends_it() -> None:
+    medians = {DATA: 0.0005, FORWARD: 0.001}
+    assert "use larger batches" in str(judge(medians, medians, workers=0, processors=8))
+    assert "use larger batches" not in str(judge(medians, medians, workers=1, processors=8))
+
+
 @pytest.mark.parametrize(
     ("totals", "bound"),
     [

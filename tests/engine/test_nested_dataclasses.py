@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
 
 import pytest
 
@@ -59,16 +61,24 @@ def test_mistakes_are_named(value: object, message: str) -> None:
 
 
 @dataclass
-class Unresolvable:
-    size: Missing = 1  # type: ignore[name-defined]  # noqa: F821
+class Missing:
+    size: Absent = 1  # type: ignore[name-defined]  # noqa: F821
 
 
 @dataclass
-class Holder:
-    inner: Unresolvable = field(default_factory=Unresolvable)
+class MissingInModule:
+    size: dataclasses.Absent = 1  # type: ignore[name-defined]
 
 
-def test_an_annotation_without_a_type_at_run_time_is_named() -> None:
-    expected = r"`inner` is .*Unresolvable has an annotation .* 'Missing' is not defined"
-    with pytest.raises(ArgumentError, match=expected):
-        ArgumentParser(Holder).parse_dict({"inner": {"size": 2}})
+@dataclass
+class NotAType:
+    size: int | "Absent" = 1  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+@pytest.mark.parametrize("cls", [Missing, MissingInModule, NotAType])
+@pytest.mark.parametrize("value", [{"size": 2}, '{"size": 2}'])
+@pytest.mark.parametrize("makes_hint", [lambda cls: cls, lambda cls: list[str] | cls | None])
+def test_an_annotation_that_cannot_be_resolved_is_named(cls: type, value: object, makes_hint: Any) -> None:
+    holder = make_dataclass("Holder", [("inner", makes_hint(cls), field(default=None))])
+    with pytest.raises(ArgumentError, match=f"{cls.__name__} has an annotation that cannot be resolved"):
+        ArgumentParser(holder).parse_dict({"inner": value})

@@ -58,6 +58,11 @@ class Blame:
     """The mean seconds per step that the other ranks wait for this rank."""
 
 
+SENDING = 0.002
+"""Seconds that a worker process needs to send a small batch to the training process, as measured on two CPU cores with
+batches of 32 rows. If a batch loads in less time, workers make the training slower."""
+
+
 def judge(
     totals: Mapping[str, float],
     medians: Mapping[str, float],
@@ -121,8 +126,9 @@ def judge(
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
     """Return a text that recommends the number of workers that load batches as fast as the model uses them.
 
-    If this number is above `processors`, or if `workers` is None, the text recommends something else. The estimate
-    assumes that n workers load n batches in the time in which one worker, or this process, loads one batch.
+    If this number is above `processors`, if `workers` is None, or if a batch loads faster than a worker sends it, the
+    text recommends something else. The estimate assumes that n workers load n batches in the time in which one worker,
+    or this process, loads one batch.
 
     Args:
         medians: the seconds of each part in the median step.
@@ -133,6 +139,8 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
     computes = sum(medians.values()) - waits
     if workers is None:
         return "the loader is your own: let it load ahead, in other processes"
+    if workers == 0 and waits < SENDING:
+        return f"a worker takes about {duration(SENDING)} to send a batch, which is longer: use larger batches"
     one = waits if workers == 0 else workers * (waits + computes)
     needed = max(workers + 1, math.ceil(one / max(computes, 1e-9)))
     if needed > max(1, processors):

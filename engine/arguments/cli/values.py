@@ -14,7 +14,7 @@ from inspect import isclass
 from operator import or_
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ....events.errors import nearest
+from ....events.errors import ArgumentError, nearest
 from .._checks import fits
 
 NONE = type(None)
@@ -151,8 +151,12 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
         members = mappings  # invalid JSON is an error, not the name of a file
     alone = {*members} <= {bool, NONE}
     for member in sorted(members, key=_rank):
-        with suppress(ValueError, TypeError, ArithmeticError, LookupError):
+        try:
             return _parse(word, member, alone)
+        except ArgumentError:
+            raise  # raised by the class of a JSON object
+        except (ValueError, TypeError, ArithmeticError, LookupError):
+            continue
     raise Unreadable(_remedy(word, members))
 
 
@@ -162,6 +166,7 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
     If `alone` is set, the field takes only bools, so words such as `yes` and `1` are bools too.
 
     Raises:
+        ArgumentError: The word is JSON for a dataclass, which refuses the values or has an annotation without a type.
         ArithmeticError, LookupError, TypeError, ValueError: The word is not a value of this type.
         Unreadable: The word is JSON for a dataclass, and a field of the dataclass does not fit.
     """
@@ -245,15 +250,15 @@ def _record(values: Mapping[str, Any], cls: Any) -> Any:
     """Return an instance of the dataclass `cls`. The values, by field name, are converted to the types of the fields.
 
     Raises:
-        Unreadable: A field is unknown, a required field is missing, a value does not fit, or an annotation names a
-            type that its module does not have at run time.
+        Unreadable: A field is unknown, a required field is missing, or a value does not fit.
+        ArgumentError: An annotation cannot be resolved, because its module does not have the type at run time.
     """
     known = {field.name: field for field in fields(cls) if field.init}
     try:
         hints = get_type_hints(cls)
-    except NameError as error:
-        raise Unreadable(
-            f"; {cls.__name__} has an annotation that cannot be resolved: {error}. Import the type in the module of "
+    except Exception as error:  # an annotation is code, so it may raise any error
+        raise ArgumentError(
+            f"{cls.__name__} has an annotation that cannot be resolved: {error}. Import the type in the module of "
             f"{cls.__name__}, also at run time."
         ) from error
     for name in values:

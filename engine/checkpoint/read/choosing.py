@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....events.activity import CHOOSE_CHECKPOINT, during
-from ....events.errors import ArgumentError, CheckpointError
+from ....events.errors import ArgumentError, CheckpointError, closest
 from ...distributed.ranks import Ranks
 from ..format import files
 from ..protocols import ResumableRun
@@ -214,6 +214,8 @@ def choose(
     if found:
         good = _find(checkpoint.path.parent, inspector).good
         remedy = f"Resume from {good.path}, which is good." if good else "Its folder has no good checkpoint."
+        if closest(str(wanted), [AUTO]):
+            remedy = f"Did you mean {AUTO!r}, which resumes from the newest checkpoint of `output_dir`?"
         raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {'; '.join(found)}. {remedy}")
     return checkpoint
 

@@ -119,14 +119,14 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         available = "an unknown amount" if free is None else readable_size(free)
         raise CheckpointError(
             f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
-            f"It needs about {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
+            f"It needs up to {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
             + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
         ) from error
 
 
 def _remedy(number: int | None, *, full: bool) -> str:
     if full or number in _FULL:
-        return "Free some space, or keep fewer checkpoints with `save_total_limit`."
+        return "Free some space, or keep fewer checkpoints with `save_total_limit` or `Checkpoint(keep=Keep(...))`."
     if number in _FORBIDDEN:
         return "Allow this user to write there, or set another `output_dir`."
     return "Set `on_save_error='warn'` to continue training and try again when the next checkpoint is due."
