@@ -214,7 +214,7 @@ def choose(
     if found:
         good = _find(checkpoint.path.parent, inspector).good
         remedy = f"Resume from {good.path}, which is good." if good else "Its folder has no good checkpoint."
-        if closest(str(wanted), [AUTO]):
+        if good is None and closest(str(wanted), [AUTO]):
             remedy = f"Did you mean {AUTO!r}, which resumes from the newest checkpoint of `output_dir`?"
         raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {'; '.join(found)}. {remedy}")
     return checkpoint
