@@ -6,13 +6,25 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any
 
 from ....events.errors import ArgumentError
 from .. import ALIASES, TrainingArguments
 from .._base import Group, default_of
 from ..keywords import AliasMeta
-from .values import SEVERAL, Unreadable, adapt, among, choices_of, kind_of, members_of, read, shown_type, shown_value
+from .values import (
+    SEVERAL,
+    Unreadable,
+    adapt,
+    among,
+    choices_of,
+    hints_of,
+    kind_of,
+    members_of,
+    read,
+    shown_type,
+    shown_value,
+)
 
 
 @dataclass(frozen=True)
@@ -185,13 +197,7 @@ def _hidden(owner: type[Any], name: str) -> Argument:
 def _fields_of(cls: type[Any]) -> Iterator[Argument]:
     if not (isinstance(cls, type) and is_dataclass(cls)):
         raise ArgumentError(f"{cls!r} is not a dataclass; pass classes decorated with `@dataclass`.")
-    try:
-        hints = get_type_hints(cls)
-    except NameError as error:
-        raise ArgumentError(
-            f"{cls.__qualname__} has an annotation that cannot be resolved: {error}; "
-            "define the class, and the types it names, at the top level of a module."
-        ) from error
+    hints = hints_of(cls)
     for each in fields(cls):
         if each.init:
             hint = hints[each.name]

@@ -246,21 +246,30 @@ def _is_object(member: Any) -> bool:
     return _is_mapping(member) or _is_record(member)
 
 
+def hints_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, by name.
+
+    Raises:
+        ArgumentError: An annotation cannot be resolved, because its module does not have the type at run time.
+    """
+    try:
+        return get_type_hints(cls)
+    except Exception as error:  # an annotation is code, so it may raise any error
+        raise ArgumentError(
+            f"{cls.__qualname__} has an annotation that cannot be resolved: {error}; "
+            "define the class, and the types it names, at the top level of a module."
+        ) from error
+
+
 def _record(values: Mapping[str, Any], cls: Any) -> Any:
     """Return an instance of the dataclass `cls`. The values, by field name, are converted to the types of the fields.
 
     Raises:
         Unreadable: A field is unknown, a required field is missing, or a value does not fit.
-        ArgumentError: An annotation cannot be resolved, because its module does not have the type at run time.
+        ArgumentError: An annotation cannot be resolved: see `hints_of`.
     """
     known = {field.name: field for field in fields(cls) if field.init}
-    try:
-        hints = get_type_hints(cls)
-    except Exception as error:  # an annotation is code, so it may raise any error
-        raise ArgumentError(
-            f"{cls.__name__} has an annotation that cannot be resolved: {error}. Import the type in the module of "
-            f"{cls.__name__}, also at run time."
-        ) from error
+    hints = hints_of(cls)
     for name in values:
         if name not in known:
             raise Unreadable(f"; {cls.__name__} has no field {str(name)!r}{nearest(str(name), known)}")
