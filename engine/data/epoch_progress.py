@@ -39,6 +39,9 @@ class EpochProgress:
     """The dataset's own position before the last batch was taken, if `keeps_state`."""
     workers: dict[int, Any] = field(default_factory=dict)
     """RNG states of each worker after its last batch, by worker number."""
+    workers_began: dict[int, Any] = field(default_factory=dict)
+    """RNG states of persistent workers at the start of the iteration, by worker number. Only for a stream that they
+    have read in an earlier epoch, because a resumed run reads the stream from its start."""
     resumes: bool = True
     """Whether a checkpoint may need the position. If not, the RNG states before each batch are not read."""
     before: Any = None
@@ -49,6 +52,13 @@ class EpochProgress:
     without any."""
     maker: tuple[int, Any] | None = None
     """The worker that made the last batch, and its RNG states before that batch; None without workers."""
+
+    def lose_dataset_state(self) -> None:
+        """Leave the dataset's own position out of the state, because another iteration of the dataset changes it.
+
+        A resumed run then reads the samples of the epoch from its start.
+        """
+        self.keeps_state, self.dataset = False, None
 
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
         """Return the state that a checkpoint saves: nested values with tensors. From it, another loader resumes here.
@@ -81,6 +91,7 @@ class EpochProgress:
             "over": over,
             "before": None if before is None else changed_states(before, self.began),
             "workers": by_name(workers),
+            **({"workers_began": by_name(self.workers_began)} if self.workers_began else {}),
             "order": order,
             "dataset": self.dataset,
         }
@@ -97,6 +108,7 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
         warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
+    resumed.pop("workers_began", None)
     if not is_stream:
         # With a map-style dataset, these states only seed workers. With the saved states, workers would repeat their
         # random draws.

@@ -29,7 +29,7 @@ class Feed:
     """Takes windows from a loader. A window holds the `accumulate` batches of one step.
 
     The last window of an epoch may have fewer batches. The loader may be any iterable of batches. These methods of
-    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers` and `skip`.
+    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track_next`.
     """
 
     def __init__(
@@ -108,17 +108,23 @@ class Feed:
             if state and hasattr(self.loader, "inherit_workers"):
                 self.loader.inherit_workers(state)
             self._restore()
-            self._batches = iter(self.loader)
+            self._batches = self._iterate()
             return
         to_read = 0
         if not (state and hasattr(self.loader, "resume_from") and self.loader.resume_from(state)):
             skips = getattr(self.loader, "skip", None)
             to_read = 0 if skips is not None and skips(batches_done) else batches_done
-        self._batches = iter(self.loader)
+        self._batches = self._iterate()
         for _ in range(to_read):
             next(self._batches, None)
         if not self._restores_late:
             self._restore()
+
+    def _iterate(self) -> Iterator[Any]:
+        """Start an iteration of the loader. Iterations that callbacks start do not change its position."""
+        if hasattr(self.loader, "track_next"):
+            self.loader.track_next()
+        return iter(self.loader)
 
     def _restore(self) -> None:
         """Restore the RNG states, the first time only."""

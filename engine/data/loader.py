@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from ...events.errors import DataError
 from ..checkpoint.own_generators import OwnGenerators
 from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
-from .columns.choosing import columnar
+from .columns.choosing import columnar, with_columns
 from .epoch_progress import END, EpochProgress, at_row, by_name, by_number, divided
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, UserSampler
@@ -53,6 +53,10 @@ class Loader(DataLoader[Any]):
     """Whether the current iterator of torch makes batches in this process, from indices."""
     _worker_iterator: Any = None
     """The iterator whose persistent workers are running."""
+    _tracked = False
+    """Whether a training takes its batches from this loader."""
+    _tracks_next = False
+    """Whether the next iteration is the training's."""
 
     def __init__(self, *args: Any, in_group: bool = False, **options: Any) -> None:
         """Create a loader.
@@ -185,6 +189,30 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
+    def track_next(self) -> None:
+        """Make `resume_state` follow the next iteration, and none of the later ones.
+
+        A training calls this method before each epoch. A callback can then iterate over the same loader.
+        """
+        self._tracked = self._tracks_next = True
+
+    def independent(self) -> Loader:
+        """Return a loader of the same batches whose iterations do not change the position of a training.
+
+        This is the loader itself if no training uses it. Otherwise it is a copy with its own sampler and its own
+        workers. It starts at the first batch of the epoch.
+        """
+        if not self._tracked:
+            return self
+        if self._progress is not None:
+            self._progress.lose_dataset_state()
+        twin = copy.copy(self)
+        # A DataLoader refuses assignments to some of these names. Persistent workers serve one iteration at a time.
+        rows = "batch_sampler" if self._stream is None else "dataset"
+        vars(twin)[rows] = getattr(self, rows).from_start()
+        vars(twin).update(_iterator=None, persistent_workers=False, _resumes=False, _tracked=False, _progress=None)
+        return twin
+
     # The dataset's and the collator's own random generators.
 
     def _own_generators(self) -> OwnGenerators:
@@ -208,12 +236,15 @@ class Loader(DataLoader[Any]):
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._tracked and not self._tracks_next:
+            return iter(self.independent())
+        self._tracks_next = False
         state, self._state_to_resume = self._state_to_resume, None
         began = (state or {}).get("began") or self._states_at_start()
         before, progress = self._progress, EpochProgress(began, resumes=self._resumes)
         self._progress = progress
         if self.persistent_workers and before is not None:
-            progress.workers = dict(before.workers)
+            self._continue_workers(progress, before.workers)
         if state is None:
             return self._prefetched(self._from_start(progress), progress)
         progress.first = by_number(state.get("first", {}))
@@ -240,7 +271,7 @@ class Loader(DataLoader[Any]):
         states, self._inherited_states = self._inherited_states, None
         if states is None:
             return self._started(progress)
-        progress.workers = dict(states)
+        self._continue_workers(progress, states)
         # Persistent workers were seeded in an earlier epoch. A separate generator keeps torch from drawing another seed
         # for them from the global generator.
         self.generator = torch.Generator()
@@ -248,6 +279,12 @@ class Loader(DataLoader[Any]):
             return self._started(progress)
         finally:
             self.generator = None
+
+    def _continue_workers(self, progress: EpochProgress, states: dict[int, Any]) -> None:
+        """Start an iteration with persistent workers that have these RNG states, by worker number."""
+        progress.workers = dict(states)
+        if self._stream is not None:
+            progress.workers_began = dict(states)
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
         """Restore the RNG states and the position in `state`, and return an iterator over the later batches.
@@ -270,6 +307,7 @@ class Loader(DataLoader[Any]):
             progress.pulled, to_read = to_read - has_ahead, int(has_ahead)
         elif self._stream is not None:
             self._stream.first_rows = progress.first
+            self._continue_workers(progress, by_number(state.get("workers_began", {})))
         batches = self._started(progress)
         for _ in range(to_read):
             self._pull(batches, progress)
@@ -293,7 +331,7 @@ class Loader(DataLoader[Any]):
         progress.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
         if self.num_workers and self._in_group:
             wait_for_idle_threads()
-        with block_sigterm() if self.num_workers else nullcontext(), self._columnar():
+        with block_sigterm() if self.num_workers else nullcontext(), with_columns(self, indexed):
             batches: Iterator[Any] = super().__iter__()
         self._direct = indexed and isinstance(batches, _SingleProcessDataLoaderIter)
         if self._stream is not None:
@@ -305,26 +343,6 @@ class Loader(DataLoader[Any]):
             self._worker_iterator = batches
             weakref.finalize(self, _release, batches)
         return batches
-
-    @contextmanager
-    def _columnar(self) -> Iterator[None]:
-        """Replace dataset and collator in a `with` block, so that torch's iterator makes batches from columns.
-
-        Do nothing if their classes are not supported. After the block, `dataset` and `collate_fn` are restored.
-        """
-        dataset, collator = self.dataset, self.collate_fn
-        found = columnar(dataset, collator) if isinstance(self.batch_sampler, BatchedSampler) else None
-        if found is None:
-            yield
-            return
-        # A DataLoader refuses an assignment to `dataset`.
-        try:
-            object.__setattr__(self, "dataset", found[0])
-            self.collate_fn = found[1]
-            yield
-        finally:
-            object.__setattr__(self, "dataset", dataset)
-            self.collate_fn = collator
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
         """Yield the batches, and update `progress`. Fetch the next batch before yielding the current batch."""
@@ -362,7 +380,8 @@ class Loader(DataLoader[Any]):
             while isinstance(batch, WorkerBatch) and batch.batch is None:
                 batch = next(batches)
         except StopIteration as end:
-            self._check_end(end, progress)
+            if isinstance(self.batch_sampler, BatchedSampler):
+                self.batch_sampler.check_end(end, progress.pulled)
             batch = END
         if isinstance(batch, WorkerBatch):
             progress.maker = batch.worker, progress.workers.get(batch.worker)
@@ -375,19 +394,6 @@ class Loader(DataLoader[Any]):
         if self.num_workers and self._stream is not None and self.stream_end is None:
             self._stream.check_length(progress.pulled, self.num_workers)
         return batch
-
-    def _check_end(self, end: StopIteration, progress: EpochProgress) -> None:
-        """Check that the epoch ends because the sampler has no more batches.
-
-        Raises:
-            DataError: if the dataset or the collator raised the StopIteration `end`, in this process or in a worker.
-        """
-        sampler = self.batch_sampler
-        if isinstance(sampler, BatchedSampler) and (end.value is not None or not sampler.exhausted):
-            raise DataError(
-                f"The dataset or the collator raised StopIteration at batch {progress.pulled + 1} of {len(self)}. It "
-                "would end the epoch there. Raise another error, or return the sample."
-            ) from end
 
 
 def _release(batches: Any) -> None:

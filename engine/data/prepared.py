@@ -65,7 +65,7 @@ class ShardedBatches:
 
 
 class CountedBatches:
-    """A wrapper of a batch sampler. Its list `sizes` has the sizes of the batches that the loader has not yet returned.
+    """A wrapper of a batch sampler. `sizes` has the sizes of the batches that the loader has not yet returned.
 
     Other attributes are those of the wrapped batch sampler.
     """
@@ -73,13 +73,17 @@ class CountedBatches:
     def __init__(self, batches: Any) -> None:
         """Count the samples of the batches of `batches`."""
         self.batches = batches
-        self.sizes: deque[int | None] = deque()
-        """Samples of the batches that were requested and not yet returned."""
+        self.sizes: deque[tuple[int | None, int]] = deque()
+        """Samples and padding rows of the batches that the last iteration has requested and not yet returned."""
 
     def __iter__(self) -> Iterator[Any]:
         self.sizes = deque()
+        return self._counted(self.sizes)
+
+    def _counted(self, sizes: deque[tuple[int | None, int]]) -> Iterator[Any]:
         for batch in self.batches:
-            self.sizes.append(len(batch) if hasattr(batch, "__len__") else None)
+            rows = len(batch) if hasattr(batch, "__len__") else None
+            sizes.append((rows, getattr(self.batches, "padding_rows", 0)))
             yield batch
 
     def __len__(self) -> int:
@@ -153,20 +157,18 @@ class PreparedLoader:
     def __iter__(self) -> Iterator[Any]:
         self.set_epoch(self.iteration)
         batches = iter(self.loader) if self._is_sharded else self._shared()
+        # Another iteration that starts before this one ends has its own sizes.
+        sizes: deque[tuple[int | None, int]] = deque() if self._counted is None else self._counted.sizes
         for batch in islice(batches, 1):
-            rows = self._rows_of_next()
+            of_batch = sizes.popleft() if sizes else (None, 0)
             for following in batches:
-                self.padding_rows, self.batch_rows = 0, rows
-                rows = self._rows_of_next()
+                self.batch_rows, self.padding_rows = of_batch
+                of_batch = sizes.popleft() if sizes else (None, 0)
                 yield batch
                 batch = following
-            self.padding_rows, self.batch_rows = getattr(self.batch_sampler, "padding_rows", 0), rows
+            self.batch_rows, self.padding_rows = of_batch
             yield batch
         self.iteration += 1
-
-    def _rows_of_next(self) -> int | None:
-        """Return the number of samples of the batch that was just fetched; None if unknown. Call it once per batch."""
-        return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:
         """Yield this rank's part of the batches: every `world_size`-th batch, starting at the rank's number.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler, SequentialSampler
 
+from ...events.errors import DataError
 from ..checkpoint.own_generators import OwnGenerators
 from ..checkpoint.rng_state import random_states, restore_random_states
 
@@ -159,6 +161,18 @@ class BatchedSampler(Sampler[list[int]]):
         if hasattr(self.sampler, "repeat"):
             self.sampler.repeat()
 
+    def from_start(self) -> BatchedSampler:
+        """Return a sampler with the same batches that starts at the first one, whatever the position of this sampler.
+
+        If the sampler of the samples has drawn its order, the new sampler uses the same order.
+        """
+        twin = copy.copy(self)
+        twin.sampler = copy.copy(self.sampler)
+        twin.first = twin.blank = twin.first_row = 0
+        if getattr(twin.sampler, "state", None) is not None and hasattr(twin.sampler, "repeat"):
+            twin.sampler.repeat()
+        return twin
+
     def __iter__(self) -> Iterator[list[int]]:
         first_row, self.first_row, self.exhausted = self.first_row, 0, False
         rows = _order_of(self.sampler)
@@ -175,6 +189,22 @@ class BatchedSampler(Sampler[list[int]]):
             if batch:
                 yield batch
         self.exhausted = True
+
+    def check_end(self, end: StopIteration, batches: int) -> None:
+        """Check that an epoch ends because there are no more batches.
+
+        Args:
+            end: the StopIteration that ended it.
+            batches: number of batches that were read in the epoch.
+
+        Raises:
+            DataError: if the dataset or the collator raised `end`, in this process or in a worker.
+        """
+        if end.value is not None or not self.exhausted:
+            raise DataError(
+                f"The dataset or the collator raised StopIteration at batch {batches + 1} of {len(self)}. It would end "
+                "the epoch there. Raise another error, or return the sample."
+            ) from end
 
     @property
     def stride(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,19 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
         return False
     dataset.load_state_dict(state)
     return True
+
+
+def unresumed(dataset: Any) -> Any:
+    """Return a dataset of the same samples that starts at the first sample of the epoch.
+
+    A `datasets.IterableDataset` starts all iterations of an epoch at the position that `load_state_dict` restored. For
+    it, the function returns a copy that has no such position. It returns any other dataset itself.
+    """
+    if getattr(dataset, "_starting_state_dict", None) is None:
+        return dataset
+    twin = copy.copy(dataset)
+    twin._starting_state_dict = None
+    return twin
 
 
 def _shuffles(dataset: Any) -> bool:

@@ -19,7 +19,7 @@ from ...events.errors import DataError
 from ..distributed.ranks import Ranks
 from .batches import map_tensors, rows_of
 from .collators.default import Collator
-from .stream_state import dataset_state, restore_dataset
+from .stream_state import dataset_state, restore_dataset, unresumed
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,10 @@ class StreamShard(IterableDataset[Any]):
         """Pass the epoch, from 0, on to the stream, if it has `set_epoch`."""
         if hasattr(self.rows, "set_epoch"):
             self.rows.set_epoch(epoch)
+
+    def from_start(self) -> StreamShard:
+        """Return a shard of the same samples that starts at the first one, whatever the position of this shard."""
+        return StreamShard(unresumed(self.rows), self.batch_size, self.ranks, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         worker, first_rows, self.first_rows = get_worker_info(), self.first_rows, {}

@@ -104,6 +104,8 @@ def evaluation_loop(
     args = run.args
     model = run.model_wrapped
     to_eval(model)
+    if isinstance(loader, Loader):
+        loader = loader.independent()
     run.eval_dataloader = loader
     device, non_blocking = args.device, args.non_blocking
     by_batch = by_batch and compute_metrics is not None

@@ -62,6 +62,7 @@ def streamed(shuffled: bool) -> Any:
 
 DATA: dict[str, Callable[[], Any]] = {
     "rows": lambda: points(ROWS),
+    "rows of a length": lambda: [{**row, "length": number % 7} for number, row in enumerate(points(ROWS))],
     "stream": lambda: Stream(points(ROWS)),
     "sized stream": lambda: SizedStream(points(ROWS)),
     "stream with a random start": lambda: RandomStart(points(ROWS)),
@@ -91,9 +92,17 @@ COLLATORS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def run_of(
-    folder: Path, data: str, collator: str, accumulate: int = 1, workers: int = 0, *, seed: int = 0, **args: Any
+    folder: Path,
+    data: str,
+    collator: str,
+    accumulate: int = 1,
+    workers: int = 0,
+    *,
+    seed: int = 0,
+    attach: Callable[[Any], None] = lambda run: None,
+    **args: Any,
 ) -> Any:
-    """A trainer of two epochs whose model has dropout, and that logs every second step."""
+    """A trainer of two epochs whose model has dropout, and that logs every second step. `attach` adds its handlers."""
     steps = {1: 12, 3: 4}[accumulate]
     args = {
         "gradient_accumulation_steps": accumulate,
@@ -105,7 +114,9 @@ def run_of(
         **args,
     }
     model = Regression(dropout=0.3, seed=seed)
-    return regression_trainer(folder, model, args=args, train_dataset=DATA[data](), data_collator=COLLATORS[collator])
+    run = regression_trainer(folder, model, args=args, train_dataset=DATA[data](), data_collator=COLLATORS[collator])
+    attach(run)
+    return run
 
 
 def mismatches(folder: Path, steps: list[int] | None = None, **setting: Any) -> list[str]:

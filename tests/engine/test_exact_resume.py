@@ -24,9 +24,11 @@ def test_a_resume_with_workers_is_exact(collator: str, tmp_path: Path) -> None:
     assert mismatches(tmp_path, [1, 2, 5, 6, 9], data="rows", collator=collator, workers=2) == []
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("data", ["stream", "datasets"])
-def test_with_workers_that_read_a_stream(data: str, tmp_path: Path) -> None:
-    assert mismatches(tmp_path, [3, 8], data=data, collator="torch", workers=2) == []
+def test_with_workers_that_read_a_stream(data: str, persistent: bool, tmp_path: Path) -> None:
+    setting = {"collator": "torch", "workers": 2, "dataloader_persistent_workers": persistent}
+    assert mismatches(tmp_path, [3, 6, 8], data=data, **setting) == []
 
 
 def test_a_resume_with_persistent_workers_is_exact(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -98,6 +98,25 @@ def test_loader_knows_the_samples_of_each_batch_of_an_own_sampler(world_size: in
         assert [(ours.batch_rows, len(batch)) for batch in ours] == seen
         assert isinstance(loader.batch_sampler, Growing)
         assert (ours.batch_sampler is loader.batch_sampler) == (world_size == 1)
+
+
+@pytest.mark.parametrize("nested", [1, 9])
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0), (3, 0)])
+@pytest.mark.parametrize("own_sampler", [False, True])
+def test_an_iteration_in_an_iteration_changes_no_counts(
+    own_sampler: bool, world_size: int, workers: int, nested: int
+) -> None:
+    order: dict[str, Any] = {"batch_sampler": Growing(11)} if own_sampler else {"batch_size": 2}
+    for rank in range(world_size):
+        loader = DataLoader(list(range(11)), num_workers=workers, **order)
+        ours = PreparedLoader(loader, Ranks(rank, world_size), seed=0)
+        alone = [(batch.tolist(), ours.batch_rows, ours.padding_rows) for batch in ours]
+        both = []
+        for batch in ours:
+            both.append((batch.tolist(), ours.batch_rows, ours.padding_rows))
+            for _ in islice(ours, nested):
+                pass
+        assert both == alone != []
 
 
 def test_each_iteration_passes_the_next_epoch_to_the_sampler_as_in_accelerate() -> None:

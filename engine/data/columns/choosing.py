@@ -5,11 +5,12 @@ Batches are made from columns only if the classes of the dataset and the collato
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..collators.default import Collator, ColumnFilter, DefaultDataCollator, default_data_collator
 from ..collators.language_modeling import DataCollatorForLanguageModeling
@@ -30,6 +31,31 @@ _PADDING = (
     DataCollatorForSeq2Seq,
     DataCollatorForLanguageModeling,
 )
+
+
+@contextmanager
+def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
+    """Replace dataset and collator of a loader in a `with` block, so that torch's iterator makes batches from columns.
+
+    Do nothing if their classes are not supported. After the block, `dataset` and `collate_fn` are restored.
+
+    Args:
+        loader: the loader.
+        indexed: whether the loader reads samples by index. If not, do nothing.
+    """
+    dataset, collator = loader.dataset, loader.collate_fn
+    found = columnar(dataset, collator) if indexed else None
+    if found is None:
+        yield
+        return
+    # A DataLoader refuses an assignment to `dataset`.
+    try:
+        object.__setattr__(loader, "dataset", found[0])
+        loader.collate_fn = found[1]
+        yield
+    finally:
+        object.__setattr__(loader, "dataset", dataset)
+        loader.collate_fn = collator
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:

@@ -1,0 +1,138 @@
+"""A callback that iterates over the loader of the training changes neither the training nor its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from resume_points import DATA, mismatches, run_of
+from torch.utils.data import WeightedRandomSampler
+
+from trainbus.engine.data.loader import Loader
+
+
+def first_batches(loader: Loader) -> list[Any]:
+    return [batch["x"] for batch in islice(loader, 2)]
+
+
+def all_batches(loader: Loader) -> list[Any]:
+    return [batch["x"] for batch in loader]
+
+
+def for_an_evaluation(loader: Loader) -> list[Any]:
+    return [batch["x"] for batch in islice(loader.without_resume(), 2)]
+
+
+WAYS = [first_batches, all_batches, for_an_evaluation]
+PLACES = ["on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end"]
+
+
+def at(place: str, look: Callable[[Loader], list[Any]], seen: list[Any] | None = None) -> Callable[[Any], None]:
+    """Return a function that makes a run look at its loader at an event. `seen` gets what it saw."""
+    found = [] if seen is None else seen
+    return lambda run: run.on(place, lambda train_dataloader: found.append(look(train_dataloader)))
+
+
+def taken_batches(run: Any) -> list[Any]:
+    """Return a list to which the run adds each batch that it takes."""
+    taken: list[Any] = []
+    run.on("on_batch", lambda batch: taken.append(batch["x"]))
+    return taken
+
+
+def weighted(run: Any) -> None:
+    """Give a run a sampler of the user that draws its order from the global generator."""
+    sampler = WeightedRandomSampler([1.0 + row % 3 for row in range(22)], 22)
+    run._get_train_sampler = lambda dataset=None: sampler
+
+
+SAFE = [name for name in DATA if name != "stream with a state"]
+"""Without a dataset that keeps one position for all of its iterations: the program must not iterate twice over it."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("data", SAFE)
+def test_a_resumed_run_equals_the_whole_run(data: str, look: Any, place: str, tmp_path: Path) -> None:
+    assert mismatches(tmp_path, [2, 6, 8], data=data, collator="torch", attach=at(place, look)) == []
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("data", ["rows", "datasets"])
+def test_with_workers(data: str, persistent: bool, tmp_path: Path) -> None:
+    setting = {"workers": 2, "dataloader_persistent_workers": persistent, "attach": at("on_step_end", first_batches)}
+    assert mismatches(tmp_path, [2, 7], data=data, collator="numpy", **setting) == []
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "group_by_length"])
+@pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
+def test_with_each_sampler(strategy: str, look: Any, tmp_path: Path) -> None:
+    setting = {"train_sampling_strategy": strategy, "length_column_name": "length", "attach": at("on_step_end", look)}
+    assert mismatches(tmp_path, [2, 8], data="rows of a length", collator="torch", **setting) == []
+
+
+@pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
+def test_with_a_sampler_of_the_user(look: Any, tmp_path: Path) -> None:
+    def attach(run: Any) -> None:
+        weighted(run)
+        at("on_step_end", look)(run)
+
+    assert mismatches(tmp_path, [2, 8], data="rows", collator="torch", attach=attach) == []
+
+
+def test_an_evaluation_of_the_training_data(tmp_path: Path) -> None:
+    seen = []
+
+    def attach(run: Any) -> None:
+        def evaluate(train_dataloader: Any) -> None:
+            output = run.evaluation_loop(train_dataloader, "on the training data")
+            seen.append((output.num_samples, set(output.metrics)))
+
+        run.on("on_step_end", evaluate)
+
+    assert mismatches(tmp_path, [3, 8], data="rows", collator="torch", attach=attach) == []
+    assert seen == [(22, {"eval_loss"})] * len(seen)
+    assert len(seen) == 12 + 9 + 4
+
+
+@pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("prepare", [lambda run: None, weighted], ids=["shuffled", "weighted"])
+def test_callbacks_see_the_batches_of_the_epoch(prepare: Any, look: Any, tmp_path: Path) -> None:
+    run, seen = run_of(tmp_path, "rows", "pure", max_steps=6), []
+    taken = taken_batches(run)
+    prepare(run)
+    at("on_step_end", look, seen)(run)
+    run.train()
+    assert len(taken) == len(seen) == 6
+    for batches in seen:
+        for mine, other in zip(batches, taken):
+            assert torch.equal(mine, other)
+
+
+def test_the_training_takes_the_same_batches(tmp_path: Path) -> None:
+    alone, observed = run_of(tmp_path / "alone", "rows", "pure"), run_of(tmp_path / "observed", "rows", "pure")
+    at("on_step_end", all_batches)(observed)
+    batches = [taken_batches(alone), taken_batches(observed)]
+    alone.train()
+    observed.train()
+    assert len(batches[0]) == 12
+    for mine, other in zip(*batches, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_after_a_resume_a_callback_reads_a_stream_from_its_start(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    setting = {"data": "datasets", "collator": "pure", "attach": at("on_step_end", all_batches, seen)}
+    assert mismatches(tmp_path, [3, 8], **setting) == []
+    assert [sum(map(len, batches)) for batches in seen] == [22] * (12 + 9 + 4)
+
+
+def test_after_the_training_a_loader_starts_at_its_first_batch(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "rows", "pure", max_steps=8)
+    run.train()
+    loader = run.run.train_dataloader
+    assert sum(map(len, all_batches(loader))) == sum(map(len, all_batches(loader))) == 22
