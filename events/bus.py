@@ -321,7 +321,7 @@ class EventBus:
         channel = self.signals[event]
         calls = channel.calls
         if calls is None:
-            calls = channel.calls = self.route(event, self.order_of(event))
+            calls = channel.calls = self.route(event, channel.awake(self.order_of(event)))
         control = self.control
         if control.serving and channel.finishes is not None:
             control.finish(channel.finishes)

@@ -72,6 +72,19 @@ class Channel(blinker.Signal):
         """The handlers that an announcement calls: the result of the `Route` of the bus. None after a handler was added
         or removed."""
         self.finishes: Flag | None = FINISHES.get(event.name)
+        self._resting: list[object] = []
+
+    def rest(self, callback: object, rests: bool) -> None:
+        """Leave out the handler of a callback in announcements while `rests` is True.
+
+        A callback calls this method in `on_setup` if its handler of a frequent event has nothing to do in the session.
+        """
+        others = [other for other in self._resting if other is not callback]
+        self._resting, self.calls = [*others, callback] if rests else others, None
+
+    def awake(self, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+        """Return the handlers without those that rest."""
+        return tuple(each for each in handlers if not any(each.owner is resting for resting in self._resting))
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
         """Connect a receiver, by default with a strong reference.

@@ -77,6 +77,10 @@ class Progress(Callback):
             self._notebook = NotebookProgress()
         return self._notebook
 
+    def on_setup(self, run: Run) -> None:
+        own = type(self).on_prediction_step is Progress.on_prediction_step
+        run.bus.signals["on_prediction_step"].rest(self, own and not self.draws)
+
     @in_either_style
     def on_train_begin(self, *, run: Run, state: TrainerState) -> None:
         self._widths, self._drawn, self._run = {}, 0.0, run

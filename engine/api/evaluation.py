@@ -22,7 +22,7 @@ from ..evaluation.loop import evaluation_loop
 from ..evaluation.metrics import metrics_of_first
 from ..evaluation.no_batch import no_batch_warning
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
-from ..evaluation.prediction import prediction_step
+from ..evaluation.prediction import ignored_keys, prediction_step
 from ..evaluation.rehearsal import REPLACEABLE, rehearse
 from ..evaluation.streamed import StreamedMetrics
 from ..loss.index_errors import indices_explained
@@ -202,6 +202,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         streams = isinstance(self.compute_metrics, StreamedMetrics)
         compute_metrics: Any = self.compute_metrics
         by_batch = self.args.batch_eval_metrics or streams
+        if ignore_keys is None and not is_overridden(self, "prediction_step"):
+            ignore_keys = ignored_keys(self.run.model_wrapped)  # now, and not again for each batch
         activity = PREDICTION if description == "Prediction" else EVALUATION
         with self.run.activity(activity), indices_explained(self.run):
             return evaluation_loop(
@@ -227,13 +229,14 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         Override it to change how a batch is evaluated.
         """
         inputs = self._prepare_inputs(inputs)
+        return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, self._loss_and_outputs)
 
-        def compute(model: Any, inputs: Any) -> Any:
-            items = self.count_items([inputs])
+    def _loss_and_outputs(self, model: Any, inputs: Any) -> Any:
+        items = self.count_items([inputs])
+        if self._overridden and self._has_loss_context:
             with self.compute_loss_context_manager():
                 return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
-
-        return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, compute)
+        return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Return the batch that the model receives. Override it to change batches.

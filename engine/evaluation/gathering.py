@@ -27,10 +27,21 @@ class Gathered:
     """Batches that are still on their device."""
     arrays: list[Any] = field(default_factory=list)
     """Batches in host memory, as numpy arrays."""
+    former: Any = None
+    """The last batch, as it was passed to `add`. None if the next batch is copied in any case."""
 
     def add(self, part: Any) -> None:
-        """Append the result of one batch. The result stays on its device."""
-        self.parts.append(part)
+        """Append the result of one batch. The result stays on its device.
+
+        The first batch is copied. A later batch is copied if the model wrote it into the memory of the batch before.
+        """
+        former, self.former = self.former, part
+        same = former is None or (
+            part.data_ptr() == former.data_ptr()
+            if isinstance(part, torch.Tensor) and isinstance(former, torch.Tensor)
+            else memory_of(part) == memory_of(former)
+        )
+        self.parts.append(map_tensors(torch.Tensor.clone, part) if same else part)
 
     def last(self, rows: int, of: int | None = None) -> Any:
         """Return the first `rows` rows of the last batch, on its device; None if there is no batch.
@@ -43,7 +54,7 @@ class Gathered:
 
     def drop(self) -> None:
         """Drop everything that is not in host memory."""
-        self.parts = []
+        self.parts, self.former = [], ()  # the next batch needs no copy if it is dropped too
 
     def to_host(self) -> None:
         """Move all batches to host memory."""
@@ -51,7 +62,7 @@ class Gathered:
             self.arrays.append(to_numpy(join(self.parts))) if self.concat else self.arrays.extend(
                 map(to_numpy, self.parts)
             )
-            self.parts = []
+            self.parts, self.former = [], None
 
     def whole(
         self,
@@ -83,24 +94,41 @@ class Gathered:
         return _cut_last(self.arrays, padding_rows, of_last)
 
 
+def memory_of(data: Any) -> list[int]:
+    """Return the addresses of the tensors in nested data."""
+    addresses: list[int] = []
+    map_tensors(lambda tensor: addresses.append(tensor.data_ptr()), data)
+    return addresses
+
+
 @dataclass
 class BatchLosses(Gathered):
     """The losses of batches. When a scalar loss moves to host memory, it is repeated for each row of its batch."""
 
-    scalars: list[torch.Tensor] = field(default_factory=list)
-    """Mean losses of batches that are still on their device."""
+    scalars: list[Any] = field(default_factory=list)
+    """Mean losses of batches: numbers of the type `dtype`, or tensors that are still on their device."""
     rows: list[int] = field(default_factory=list)
     """The number of rows of each of these batches."""
+    dtype: torch.dtype = torch.float32
+    """The type of the last loss."""
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
         """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
-        self.scalars.append(loss.clone())  # the model may write the next loss into the same memory
+        # The model may write the next loss into the same memory. A number is the fastest copy on a CPU. On another
+        # device, it would wait for the device.
+        in_memory = type(loss) is torch.Tensor and loss.is_cpu
+        self.scalars.append(loss.item() if in_memory else loss.clone())
+        self.dtype = loss.dtype
         self.rows.append(rows)
 
     def to_host(self) -> None:
         """Move all losses to host memory, with one value for each row."""
         if self.scalars:
-            self.arrays.append(np.repeat(to_numpy(torch.stack(self.scalars)), self.rows))
+            if any(isinstance(loss, torch.Tensor) for loss in self.scalars):
+                losses = torch.stack([torch.as_tensor(loss, dtype=self.dtype) for loss in self.scalars])
+            else:
+                losses = torch.tensor(self.scalars, dtype=self.dtype)
+            self.arrays.append(np.repeat(to_numpy(losses), self.rows))
             self.scalars, self.rows = [], []
         super().to_host()
 
@@ -119,10 +147,10 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
         The number of rows over all ranks.
     """
     parts = [part for _, part in gathered]
-    if not ranks.single_process and not as_objects:
+    if not as_objects:
         rows = int(ranks.sum(torch.tensor(rows, device=_device_of(parts))))
         parts = [map_tensors(ranks.gather_padded, part) for part in parts]
-    elif not ranks.single_process:
+    else:
         everyone = ranks.gather_objects(([map_tensors(torch.Tensor.cpu, part) for part in parts], rows))
         rows = sum(rows_of_rank for _, rows_of_rank in everyone)
         parts = [

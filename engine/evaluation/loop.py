@@ -162,7 +162,7 @@ def _batches(
     `look_ahead`, the function does not know the last batch, and the bool is always False.
     """
     batches = islice(with_padding_rows(loader), most)
-    return with_last(batches) if look_ahead else ((batch, False) for batch in batches)
+    return with_last(batches) if look_ahead else zip(batches, repeat(False))
 
 
 def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:

@@ -78,15 +78,13 @@ class Results:
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
         """Gather the results of one batch from all ranks. Every rank must call this method."""
-        losses = result.loss
-        if losses is not None and losses.dim() == 0 and ranks.single_process and not self._include_losses:
-            self.losses.add_scalar(losses, result.rows)
-            losses = None
-        elif losses is not None:
-            losses = losses.repeat(result.rows)
+        if ranks.single_process:
+            self._add_own(*result)
+            return
+        losses = None if result.loss is None else result.loss.repeat(result.rows)
         parts = (losses, result.predictions, result.labels, result.inputs)
-        self._fills_up = not ranks.single_process
-        if self._together and not ranks.single_process:
+        self._fills_up = True
+        if self._together:
             self._waiting.append((result.rows, parts))
             if len(self._waiting) == GATHERED_TOGETHER:
                 self.finish(ranks)
@@ -95,6 +93,23 @@ class Results:
         self.last_rows = gather_rows(gathered, ranks, result.rows, as_objects=self._as_objects)
         self.rows_gathered += self.last_rows
         self._batch_rows.append(self.last_rows)
+
+    def _add_own(self, rows: int, loss: Any, predictions: Any, labels: Any, inputs: Any) -> None:
+        """Add the results of one batch in a single process. The parameters are the fields of `BatchResult`."""
+        if loss is not None:
+            if loss.dim() or self._include_losses:
+                self.losses.add(loss.repeat(rows))
+            else:
+                self.losses.add_scalar(loss, rows)
+        if predictions is not None:
+            self.predictions.add(predictions)
+        if labels is not None:
+            self.labels.add(labels)
+        if inputs is not None:
+            self.inputs.add(inputs)
+        self.last_rows = rows
+        self.rows_gathered += rows
+        self._batch_rows.append(rows)
 
     def finish(self, ranks: Ranks) -> None:
         """Gather the results of the batches that are not gathered yet. Every rank must call this method."""
