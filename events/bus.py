@@ -281,7 +281,7 @@ class EventBus:
     """The former name of `has_handlers`."""
 
     def asked_for(self, parameter: str) -> bool:
-        """Return whether any handler names `parameter`."""
+        """Return whether the signature of any handler has this parameter."""
         return parameter in self.named
 
     def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:

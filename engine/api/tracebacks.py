@@ -26,8 +26,9 @@ _INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
 def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public method: the traceback of a `TrainbusError` leaves out the frames inside of this library.
 
-    The frames of the user's code and the frame that raised the error stay. Other errors keep their full traceback. The
-    full traceback is logged at level DEBUG. `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off.
+    The frames of the user's code and the frame that raised the error stay. The full traceback of a `TrainbusError` is
+    logged at level DEBUG. `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. Other errors always keep their full
+    traceback.
     """
 
     @functools.wraps(method)

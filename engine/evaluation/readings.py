@@ -78,7 +78,10 @@ class Reader:
         return self.of_classes(outputs.argmax(dim=-1), labels)
 
     def of_logits(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return logits of shape (labels, classes), and labels."""
+        """Return the logits of all labels, shape (number of labels, number of classes), and the labels.
+
+        Ignored labels and their logits are left out.
+        """
         _check_logits(outputs, labels, "reads='logits'")
         counted = labels != self.ignore_index
         outputs, labels = outputs[counted], labels[counted]

@@ -275,7 +275,8 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Ask callbacks for values that replace the user's arguments. Log and return them: argument -> value.
 
-    Rank 0 asks the callbacks and sends the values to all ranks, because only rank 0 may know the values of a sweep.
+    Rank 0 asks the callbacks and sends the values to all ranks, because other ranks may not know the values of a
+    sweep.
 
     Args:
         args: the user's arguments.

@@ -132,7 +132,7 @@ def spec_of(callback: Any) -> Spec:
 
 
 def literal(value: Any) -> Any:
-    """Convert a value to a form that a text can hold: a literal, a trigger or a `Call`.
+    """Convert a value to one that the text of a callback can contain: a literal, a trigger or a `Call`.
 
     Raises:
         ArgumentError: if the value cannot be converted.

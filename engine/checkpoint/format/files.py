@@ -1,4 +1,4 @@
-"""Names of checkpoint folders and of the files in them, and the record of a checkpoint."""
+"""Names of checkpoint folders and of their files, and `CheckpointRecord`: folder, step and metrics of one save."""
 
 from __future__ import annotations
 
