@@ -97,6 +97,8 @@ def every(
     """
     if isinstance(interval, str) and interval.strip().lower() == "auto":
         return _priced(unit, after, times, overhead)
+    if isinstance(interval, str) and (hint := nearest(interval.strip().lower(), ("auto",))) != ".":
+        raise ArgumentError(f"every({interval!r}) is not a number with a unit{hint}")
     if overhead is not None:
         raise ArgumentError(f'every({interval!r}, overhead={overhead!r}): overhead works with every("auto") only.')
     after = 0 if after is _DEFAULT else after
