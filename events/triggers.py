@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from .errors import ArgumentError, nearest
+from .keywords import checked_keywords
 from .trigger_kinds import (
     ANYWHERE,
     AtEnd,
@@ -65,6 +66,7 @@ class _Default:
 _DEFAULT: Any = _Default()
 
 
+@checked_keywords
 def every(
     interval: float | str,
     unit: str = "step",
@@ -146,6 +148,7 @@ def at(*steps: int) -> Trigger:
     return AtSteps(tuple(sorted(set(steps))))
 
 
+@checked_keywords
 def log_spaced(points: int) -> Trigger:
     """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run."""
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
@@ -155,6 +158,7 @@ def log_spaced(points: int) -> Trigger:
     return LogSpaced(points)
 
 
+@checked_keywords
 def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from ...events.bus import Handle
+from ...events.bus import EventBus, Handle
 from ...events.callback import Callback
 from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.errors import SubscriptionError, TrainbusError, nearest
 from ...events.isolation import CallbackFailures
+from ...events.keywords import refuse_unknown
 from ..arguments.plugins.build import written
 from ..arguments.plugins.names import refuse_texts
 from ..checkpoint.callback_states import ResumeReport, owner_of
@@ -21,6 +23,9 @@ from .callback_handler import CallbackHandler
 from .hf_compat import make_output_folder
 
 logger = logging.getLogger(__name__)
+
+_FILTERS = [name for name in inspect.signature(EventBus.on).parameters if name not in ("self", "event", "function")]
+"""The filters that `on` takes."""
 
 
 class CallbackMethods(TrainerBase):
@@ -102,6 +107,7 @@ class CallbackMethods(TrainerBase):
             function: receives the parameters that it names.
             **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
         """
+        refuse_unknown("on()", filters, _FILTERS)
         if function is not None:
             handle = self.bus.on(event, function, **filters)
             self._functions[handle.owner_id] = (event, function, filters)
