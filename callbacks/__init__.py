@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .stopping.stop_at_time import StopAtTime as StopAtTime
     from .stopping.stop_on_signal import StopOnSignal as StopOnSignal
 
-__getattr__, __all__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "flow.checkpoint": ("Checkpoint",),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .evaluation.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .trainer import Trainer as Trainer
 
-__getattr__, __all__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "arguments": ("TrainingArguments",),

@@ -35,6 +35,7 @@ from .api.tracebacks import short_tracebacks
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
 from .arguments.plugins.build import build
+from .arguments.plugins.names import refuse_texts
 from .arguments.plugins.selection import join
 from .arguments.plugins.text import as_texts
 from .data.collators.default import Collator
@@ -211,7 +212,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             listed: the callbacks or callback classes that the user passes.
             found: further callbacks that the trainer adds, such as `ScheduleFree` for the user's own optimizer.
         """
-        listed, written = list(listed), build(as_texts(args.callbacks), args)
+        listed = listed if isinstance(listed, str) else list(listed)
+        refuse_texts(listed)
+        written = build(as_texts(args.callbacks), args)
         joined = join(args, [*listed, *written])
         named = [*written, *joined.named]
         return compose(args, listed, [*found_callbacks(args), *joined.auto, *found], named), joined.lines

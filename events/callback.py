@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 from .capabilities import BestMetric, Capability, Conflict
 from .catalog import Event
 from .event_methods import EventMethods, TypedEventMethods
+from .keywords import CheckedKeywords
 from .stages import Stage
 
 
-class Callback(EventMethods):
+class Callback(EventMethods, CheckedKeywords):
     """Base class of callbacks.
 
     A callback handles events, reads the values of the run, and requests work through the control.

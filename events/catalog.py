@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .errors import SubscriptionError
+from .keywords import CheckedKeywords
 
 
 class Kind(str, Enum):
@@ -46,7 +47,7 @@ class Param:
 
 
 @dataclass(frozen=True, init=False)
-class Event:
+class Event(CheckedKeywords):
     """One named moment of a run."""
 
     name: str

@@ -15,6 +15,10 @@ class ArgumentError(TrainbusError, ValueError):
     """An argument has an invalid value. The message names the argument, the reason and the remedy."""
 
 
+class UnknownArgument(ArgumentError, TypeError):
+    """A class or function takes no argument of this name. `except TypeError` catches the error, as for any function."""
+
+
 class SubscriptionError(TrainbusError, TypeError):
     """A handler or callback cannot be attached. Reasons are an unknown name, a wrong annotation, a taken id and an
     invalid order."""

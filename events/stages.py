@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from .keywords import checked_keywords
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -43,6 +45,7 @@ class Order:
 ORDER_MARK = "__trainbus_order__"
 
 
+@checked_keywords
 def order(
     stage: Stage | None = None, *, before: str | Iterable[str] = (), after: str | Iterable[str] = ()
 ) -> Callable[[F], F]:

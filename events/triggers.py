@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from .errors import ArgumentError, nearest
+from .keywords import checked_keywords
 from .trigger_kinds import (
     ANYWHERE,
     AtEnd,
@@ -65,6 +66,7 @@ class _Default:
 _DEFAULT: Any = _Default()
 
 
+@checked_keywords
 def every(
     interval: float | str,
     unit: str = "step",
@@ -97,6 +99,8 @@ def every(
     """
     if isinstance(interval, str) and interval.strip().lower() == "auto":
         return _priced(unit, after, times, overhead)
+    if isinstance(interval, str) and (hint := nearest(interval.strip().lower(), ("auto",))) != ".":
+        raise ArgumentError(f"every({interval!r}) is not a number with a unit{hint}")
     if overhead is not None:
         raise ArgumentError(f'every({interval!r}, overhead={overhead!r}): overhead works with every("auto") only.')
     after = 0 if after is _DEFAULT else after
@@ -144,6 +148,7 @@ def at(*steps: int) -> Trigger:
     return AtSteps(tuple(sorted(set(steps))))
 
 
+@checked_keywords
 def log_spaced(points: int) -> Trigger:
     """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run."""
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
@@ -153,6 +158,7 @@ def log_spaced(points: int) -> Trigger:
     return LogSpaced(points)
 
 
+@checked_keywords
 def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -126,6 +127,36 @@ def test_unknown_name_is_an_attribute_error_as_of_any_module():
     assert not hasattr(trainbus, "torch")
     with pytest.raises(ImportError, match="cannot import name 'Trianer' from 'trainbus'"):
         from trainbus import Trianer  # noqa: F401
+
+
+LAZY = {
+    "trainbus": ("Checkpiont", "Checkpoint"),
+    "trainbus.callbacks": ("Checkpiont", "Checkpoint"),
+    "trainbus.engine": ("Trainr", "Trainer"),
+    "trainbus.engine.evaluation": ("EvalPredction", "EvalPrediction"),
+    "trainbus.engine.optim": ("get_schedular", "get_scheduler"),
+    "trainbus.engine.search": ("BstRun", "BestRun"),
+    "trainbus.integrations.deepspeed": ("DepSpeed", "DeepSpeed"),
+    "trainbus.integrations.fairscale": ("FairscaleFDSP", "FairscaleFSDP"),
+}
+"""Packages that import their names at the first use -> a typo, and the name that Python suggests for it."""
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_python_suggests_the_nearest_name_of_a_package(package):
+    wrong, meant = LAZY[package]
+    read = f"import {package}; {package}.{wrong}"
+    imported = f"from {package} import {wrong}"
+    for program in (read, imported) if sys.version_info >= (3, 12) else (read,):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.endswith(f"Did you mean: {meant!r}?\n")
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_dir_of_a_package_lists_its_names_and_its_modules(package):
+    module = importlib.import_module(package)
+    assert {*module.__all__, "__version__" if package == "trainbus" else "__doc__"} <= {*dir(module)}
 
 
 CALLBACKS = [row for row in INTEGRATIONS.values() if row.package and row.kind not in (Kind.SEARCH, Kind.DATA)]

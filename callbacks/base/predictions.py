@@ -16,6 +16,7 @@ from ...engine.data.build import order_of
 from ...engine.evaluation.outputs import EvalPrediction
 from ...engine.run import Run
 from ...events.errors import ArgumentError
+from ...events.keywords import CheckedKeywords
 from .class_counts import ClassCounts
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ SHOWN_VALUES = 16
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(CheckedKeywords):
     """Settings for the tables and charts of each evaluation in a tracker.
 
     A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 
-def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], list[str]]:
-    """Build the `__getattr__` and the `__all__` of a package that re-exports names of its modules.
+def lazy_exports(
+    package: str, places: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Build the `__getattr__`, the `__dir__` and the `__all__` of a package that re-exports names of its modules.
+
+    Python reads `__dir__` to suggest the nearest name for an unknown one.
 
     Args:
         package: the name of the package: its `__name__`.
@@ -24,7 +29,10 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(load(home[name], package), name)
 
-    return __getattr__, list(home)
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return __getattr__, __dir__, list(home)
 
 
 def load(module: str, package: str) -> ModuleType:

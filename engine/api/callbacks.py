@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from ...events.bus import Handle
+from ...events.bus import EventBus, Handle
 from ...events.callback import Callback
 from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
-from ...events.errors import SubscriptionError, TrainbusError
+from ...events.errors import SubscriptionError, TrainbusError, nearest
 from ...events.isolation import CallbackFailures
+from ...events.keywords import refuse_unknown
 from ..arguments.plugins.build import written
+from ..arguments.plugins.names import refuse_texts
 from ..checkpoint.callback_states import ResumeReport, owner_of
 from ..loss.loss_module import LossModule
 from .base import TrainerBase
@@ -20,6 +23,9 @@ from .callback_handler import CallbackHandler
 from .hf_compat import make_output_folder
 
 logger = logging.getLogger(__name__)
+
+_FILTERS = [name for name in inspect.signature(EventBus.on).parameters if name not in ("self", "event", "function")]
+"""The filters that `on` takes."""
 
 
 class CallbackMethods(TrainerBase):
@@ -101,6 +107,7 @@ class CallbackMethods(TrainerBase):
             function: receives the parameters that it names.
             **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
         """
+        refuse_unknown("on()", filters, _FILTERS)
         if function is not None:
             handle = self.bus.on(event, function, **filters)
             self._functions[handle.owner_id] = (event, function, filters)
@@ -129,6 +136,7 @@ class CallbackMethods(TrainerBase):
 
         After an error, the callback is not attached.
         """
+        refuse_texts([callback])
         attached = callback() if isinstance(callback, type) else callback
         # A callback of transformers may call its own `on_init_end` with values that the event does not pass.
         handle = self.bus.attach(attached, optional=("on_init_end",), open_ended=self.callback_handler.replaces_calls)
@@ -184,9 +192,10 @@ class CallbackMethods(TrainerBase):
         if isinstance(callback, str) and callback in self.bus.subscribers:
             self.bus.detach(callback)
         elif isinstance(callback, str) or (self.pop_callback(callback) is None and not isinstance(callback, type)):
+            hint = nearest(callback, self.bus.subscribers) if isinstance(callback, str) else "."
             attached = ", ".join(self.bus.subscribers)
             raise SubscriptionError(
-                f"The callback {callback!r} is not attached, so it cannot be removed. Attached: {attached}."
+                f"The callback {callback!r} is not attached, so it cannot be removed{hint} Attached: {attached}."
             )
 
     def describe(self) -> str:

@@ -13,6 +13,7 @@ from ...events.activity import EVALUATION, PREDICTION
 from ...events.capabilities import Capability
 from ...events.composition import provides
 from ...events.errors import ArgumentError, DataError, nearest
+from ...events.keywords import checked_keywords
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable, length_of
 from ..data.sources import as_dataset, is_table_file
@@ -46,6 +47,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     """The argument `ignore_keys_for_eval` of `train`, for evaluations during training."""
 
     @short_tracebacks
+    @checked_keywords
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
@@ -155,6 +157,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             self._override.heard.update({name: value for name, value in metrics.items() if name.startswith(prefix)})
 
     @short_tracebacks
+    @checked_keywords
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:

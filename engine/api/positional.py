@@ -9,12 +9,9 @@ from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 from ...events.errors import ArgumentError, closest, nearest
+from ...events.errors import UnknownArgument as UnknownArgument
+from ...events.keywords import refuse_unknown
 from ..arguments import TrainingArguments
-
-
-class UnknownArgument(ArgumentError, TypeError):
-    """The Trainer takes no argument of this name. `except TypeError` catches it, as for any function."""
-
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -48,13 +45,11 @@ def has_criterion_second(given: Sequence[Any]) -> bool:
 def accepts_criterion_second(init: Init) -> Init:
     """Decorate the constructor of a trainer, so that it also takes its positional arguments in PaddleNLP's order."""
 
-    known = inspect.signature(init).parameters
+    known = [*inspect.signature(init).parameters][1:]
 
     @functools.wraps(init)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        if unknown := [name for name in kwargs if name not in known]:
-            refused = " ".join(f"The Trainer takes no {name!r}{_nearest_of(name, known)}" for name in unknown)
-            raise UnknownArgument(f"{refused} It takes: {', '.join([*known][1:])}.")
+        refuse_unknown("The Trainer", kwargs, known, _nearest_of)
         if not has_criterion_second(args):
             return init(self, *args, **kwargs)
         named = dict(zip(PADDLENLP, args))

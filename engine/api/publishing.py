@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ...events.capabilities import Capability
 from ...events.composition import providers
+from ...events.keywords import checked_keywords
 from ..checkpoint.format import files
 from ..run import Run
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
@@ -61,6 +62,7 @@ class PublishingMethods(SavingMethods):
     _own_publisher: Publisher | None = None
     _pushing = False
 
+    @checked_keywords
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository to push to if it does not exist. Only rank 0 does so.
 
@@ -71,6 +73,7 @@ class PublishingMethods(SavingMethods):
         if self.is_world_process_zero():
             self.hub_model_id = self._publisher().create_repository(self.run, token, private)
 
+    @checked_keywords
     def create_model_card(
         self,
         language: str | list[str] | None = None,
@@ -162,6 +165,7 @@ class PublishingMethods(SavingMethods):
         arguments.write_text(self.args.to_json_string(), encoding="utf-8")
         return self._publisher().push(self.run, commit_message, blocking=blocking, token=token, revision=revision)
 
+    @checked_keywords
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model. Outside of a training, also push it if `args.push_to_hub` is set.
 

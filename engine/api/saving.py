@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...events.errors import ModelError, RankFailure
+from ...events.keywords import checked_keywords
 from ..checkpoint.format import files
 from ..checkpoint.protocols import STATE_WRITERS
 from ..checkpoint.write.export import export_model
@@ -88,6 +89,7 @@ class SavingMethods(MomentMethods):
             clone_values(weights)
         return lambda folder: self._write_model(Path(folder), weights)
 
+    @checked_keywords
     def export_model(self, output_dir: str | None = None, inputs: Any = None) -> Path | None:
         """Write the model as a program for inference, `model.pt2`. `torch.export.load(path).module()` is the model.
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...events.errors import ArgumentError, ModelError
+from ...events.keywords import checked_keywords
 from ..checkpoint.read.choosing import checkpoint_to_resume
 from ..checkpoint.read.resumption import FreshStart, Resumption
 from ..checkpoint.read.saved import SavedCheckpoint
@@ -45,6 +46,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     """Whether the Trainer moves the model to its device. A callback that shards the model moves the model itself."""
 
     @short_tracebacks
+    @checked_keywords
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,

@@ -166,4 +166,5 @@ def _callback(text: str) -> Any:
     try:
         return found(*values, **options)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"--callback {text!r}: {error}. Write it as my_module:Watch(limit=3).") from error
+        problem = str(error).removesuffix(".")
+        raise ArgumentError(f"--callback {text!r}: {problem}. Write it as my_module:Watch(limit=3).") from error

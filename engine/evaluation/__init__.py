@@ -17,7 +17,7 @@
 
 from ...lazy import lazy_exports
 
-__getattr__, __all__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "loop": ("evaluation_loop",),

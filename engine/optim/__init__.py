@@ -2,7 +2,7 @@
 
 from ...lazy import lazy_exports
 
-__getattr__, __all__ = lazy_exports(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "build": (

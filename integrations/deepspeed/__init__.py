@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 if not torch.accelerator.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed detects the same and warns
 
-__getattr__, __all__ = lazy_exports(__name__, {"callback": ("DeepSpeed",)})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {"callback": ("DeepSpeed",)})

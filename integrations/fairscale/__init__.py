@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from .fsdp import FairscaleFSDP as FairscaleFSDP
     from .sharded_ddp import ShardedDDP as ShardedDDP
 
-__getattr__, __all__ = lazy_exports(__name__, {"fsdp": ("FairscaleFSDP",), "sharded_ddp": ("ShardedDDP",)})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {"fsdp": ("FairscaleFSDP",), "sharded_ddp": ("ShardedDDP",)})

@@ -420,7 +420,7 @@ def test_the_command_replays_a_callback_of_a_module(
     capsys.readouterr()
     for call, problem in (
         ("replayed_rules:Watch", "missing 1 required positional argument: 'step'"),
-        ("replayed_rules:Watch(limit=5)", "unexpected keyword argument 'limit'"),
+        ("replayed_rules:Watch(limit=5)", "Watch takes no 'limit'. It takes: step. Write it as my_module:Watch"),
         ("math:pi", "is not a class"),
         ("trainbus:EarlyStopping(patience=0)", "patience"),
     ):

@@ -25,7 +25,7 @@ from trainbus.engine.arguments.plugins.options import options_of
 from trainbus.engine.arguments.plugins.python import as_python
 from trainbus.engine.arguments.plugins.text import Spec, as_texts, split, value_of
 from trainbus.engine.commands.main import main
-from trainbus.events import ArgumentError, Trigger, at, at_end, every, log_spaced, never
+from trainbus.events import ArgumentError, SubscriptionError, Trigger, at, at_end, every, log_spaced, never
 from trainbus.events.triggers import Moment
 from trainbus.integrations import INTEGRATIONS
 
@@ -193,6 +193,59 @@ def test_reads_every_notation(given: Any, texts: Any) -> None:
 def test_objects_belong_to_the_list_of_the_trainer() -> None:
     with pytest.raises(ArgumentError, match="pass objects to the Trainer"):
         TrainingArguments(callbacks=[EarlyStopping()])
+
+
+@pytest.mark.parametrize(
+    ("listed", "says"),
+    [
+        (
+            ["EarlyStoping"],
+            "'EarlyStoping' is a text; did you mean 'early_stopping'? Write texts of callbacks in the arguments: "
+            "`TrainingArguments(callbacks=['early_stopping'])`. Or pass an object: `EarlyStopping()`.",
+        ),
+        (
+            "EarlyStopping(patience=2)",
+            "'EarlyStopping(patience=2)' is a text; did you mean 'early_stopping'? Write texts of callbacks in the "
+            "arguments: `TrainingArguments(callbacks=['early_stopping(patience=2)'])`. Or pass an object: "
+            "`EarlyStopping(patience=2)`.",
+        ),
+        (
+            ["ema"],
+            "'ema' is a text. Write texts of callbacks in the arguments: `TrainingArguments(callbacks=['ema'])`. Or "
+            "pass an object: `EMA()`.",
+        ),
+        (
+            ["package.module.Thing"],
+            "'package.module.Thing' is a text; did you mean 'package.module:Thing'? Write texts of callbacks in the "
+            "arguments: `TrainingArguments(callbacks=['package.module:Thing'])`.",
+        ),
+        (
+            ["xyzzy(a=1)"],
+            "'xyzzy(a=1)' is a text, and no callback has this name. Pass an object, such as "
+            "`EarlyStopping(patience=3)`.",
+        ),
+    ],
+)
+def test_a_text_in_the_list_of_the_trainer_names_the_callback_and_the_remedies(
+    tmp_path: Path, listed: Any, says: str
+) -> None:
+    with pytest.raises(SubscriptionError) as caught:
+        regression_trainer(tmp_path, callbacks=listed)
+    assert str(caught.value) == says
+    trainer = regression_trainer(tmp_path)
+    with pytest.raises(SubscriptionError) as caught:
+        trainer.add_callback(listed if isinstance(listed, str) else listed[0])
+    assert str(caught.value) == says
+
+
+def test_one_error_names_all_texts_in_the_list_of_the_trainer(tmp_path: Path) -> None:
+    with pytest.raises(SubscriptionError, match=r"'NanGard' is a text; did you mean 'nan_guard'.*'ema' is a text\."):
+        regression_trainer(tmp_path, callbacks=["NanGard", EarlyStopping(), "ema"])
+
+
+def test_an_unknown_id_to_remove_names_the_nearest_id(tmp_path: Path) -> None:
+    with pytest.raises(SubscriptionError, match=r"'Checkpont' is not attached.*did you mean 'Checkpoint'\? Attached:"):
+        net_trainer(tmp_path).remove_callback("Checkpont")
 
 
 # Building.

@@ -259,6 +259,8 @@ def test_units_of_time_have_aliases(units, seconds):
         (lambda: every(""), "not a number with a unit"),
         (lambda: every("ten minutes"), "not a number with a unit"),
         (lambda: every("10 minuts"), "did you mean 'minutes'?"),
+        (lambda: every("atuo"), "every('atuo') is not a number with a unit; did you mean 'auto'?"),
+        (lambda: every(" Atuo ", overhead=0.03), "did you mean 'auto'?"),
         (lambda: every(5, "epch"), "did you mean 'epoch'?"),
         (lambda: every(5, "fortnight"), "Known: step, epoch, s,"),
         (lambda: every("auto"), "overhead=None"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....events.errors import ArgumentError
+from ....events.keywords import checked_keywords
 from ..base import TrainerBase
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 class PreviewMethods(TrainerBase):
     """The method `preview` of the Trainer."""
 
+    @checked_keywords
     def preview(
         self,
         *,

@@ -7,12 +7,12 @@ import re
 from functools import cache
 from typing import Any
 
-from ....events.errors import ArgumentError, nearest
+from ....events.errors import ArgumentError, SubscriptionError, closest
 from ....events.installed import Plugin, installed
 from ..cli.values import Unreadable
 from .offers import problem_of_offer
 from .options import imported
-from .text import unknown_name
+from .text import split, unknown_name
 
 _ROOT = __name__.partition(".")[0]
 NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
@@ -87,15 +87,49 @@ def find(name: str) -> Any:
     plugins = installed()
     if name in plugins:
         return offered_by(plugins[name])
+    close = nearest_name(name)
+    known = f". Known: {', '.join([*own, *plugins])}. Or write `package.module:Class`."
+    raise ArgumentError(f"Unknown callback {name!r}{f'; did you mean {close!r}?' if close else known}")
+
+
+def nearest_name(name: str) -> str:
+    """Return the name for text options that a user who wrote `name` probably means.
+
+    A name that `find` knows, or that contains a colon, is returned unchanged. The text is empty if no name is similar.
+    """
+    own, plugins = own_names(), installed()
+    if ":" in name or name in own or name in plugins:
+        return name
     public = {public: text for text, public in own.items()}
     if name in public:
-        raise ArgumentError(f"Unknown callback {name!r}; did you mean {public[name]!r}?")
-    if "." in name:
-        module, _, last = name.rpartition(".")
-        raise ArgumentError(f"Unknown callback {name!r}; did you mean '{module}:{last}'?")
-    close = nearest(name, [*own, *plugins])
-    ending = close if close != "." else f". Known: {', '.join([*own, *plugins])}. Or write `package.module:Class`."
-    raise ArgumentError(f"Unknown callback {name!r}{ending}")
+        return public[name]
+    module, _, last = name.rpartition(".")
+    return f"{module}:{last}" if module else closest(name, [*own, *plugins])
+
+
+def refuse_texts(listed: Any) -> None:
+    """Refuse texts in a list of callbacks that takes objects. `listed` is a list of callbacks, or a text.
+
+    Raises:
+        SubscriptionError: if there are texts. The error names the nearest callback and the remedies for each text.
+    """
+    texts = split(listed) if isinstance(listed, str) else [each for each in listed if isinstance(each, str)]
+    if texts:
+        raise SubscriptionError(" ".join(map(_refusal_of_text, texts)))
+
+
+def _refusal_of_text(text: str) -> str:
+    name = text.partition("(")[0].strip()
+    close = nearest_name(name)
+    if not close:
+        return (
+            f"{text!r} is a text, and no callback has this name. Pass an object, such as `EarlyStopping(patience=3)`."
+        )
+    options = text.strip()[len(name) :]
+    hint = f"; did you mean {close!r}?" if close != name else "."
+    remedy = f"Write texts of callbacks in the arguments: `TrainingArguments(callbacks=[{close + options!r}])`."
+    public = f" Or pass an object: `{own_names()[close]}{options or '()'}`." if close in own_names() else ""
+    return f"{text!r} is a text{hint} {remedy}{public}"
 
 
 def find_plugin(name: str) -> Any:

@@ -208,7 +208,8 @@ def _trigger(name: str, call: ast.Call, text: str) -> Trigger:
     try:
         return TRIGGERS[name](*values, **options)
     except TypeError as error:
-        raise ArgumentError(f"{text!r}: {error}. The reference of {name} is in trainbus.events.triggers.") from None
+        problem = str(error).removesuffix(".")
+        raise ArgumentError(f"{text!r}: {problem}. The reference of {name} is in trainbus.events.triggers.") from None
 
 
 def problems_of(name: str, texts: Any) -> Iterable[str]:

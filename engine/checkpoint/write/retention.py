@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ....events.errors import ArgumentError
+from ....events.keywords import CheckedKeywords
 
 
 class Retainable(Protocol):
@@ -30,7 +31,7 @@ R = TypeVar("R", bound=Retainable)
 
 
 @dataclass(frozen=True)
-class Keep:
+class Keep(CheckedKeywords):
     """Which checkpoints stay on disk.
 
     A checkpoint stays if at least one field selects this checkpoint. If no field is set, all checkpoints stay. The

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ....events.errors import ArgumentError, DataError
+from ....events.keywords import CheckedKeywords
 from ..batches import map_tensors
 from ..columns.rows import BatchRows
 
@@ -126,7 +127,7 @@ _SHOWN = 200
 
 
 @dataclass
-class DefaultDataCollator:
+class DefaultDataCollator(CheckedKeywords):
     """`default_data_collator` as a class, for code that builds a collator and calls it later."""
 
     return_tensors: str = "pt"

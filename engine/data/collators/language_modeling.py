@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ....events.errors import DataError
+from ....events.keywords import CheckedKeywords
 from ...arguments._base import refusal
 from ..batches import IGNORED_LABEL
 from ..columns.rows import BatchRows
@@ -19,7 +20,7 @@ from .padding import pad_rows, round_up
 
 
 @dataclass
-class DataCollatorForLanguageModeling:
+class DataCollatorForLanguageModeling(CheckedKeywords):
     """Pads samples and makes their labels.
 
     Without `mlm`, all tokens except padding are labels. With `mlm`, tokens are drawn for masking, and only

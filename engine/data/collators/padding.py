@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from ....events.errors import DataError
+from ....events.keywords import CheckedKeywords
 from ..batches import IGNORED_LABEL
 from ..columns.padding import pad
 from ..columns.table import Cells, TableRows
 from .default import as_type
 
 
-class Padding:
+class Padding(CheckedKeywords):
     """Base of the collators that pad."""
 
     tokenizer: Any

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ....events.errors import ArgumentError, DataError
+from ....events.keywords import CheckedKeywords
 from ...loss.item_counts import loss_shifts_labels
 from ...loss.signature import user_model
 from ..batches import IGNORED_LABEL
@@ -20,7 +21,7 @@ from .rows import STRATEGIES, packed_rows
 
 
 @dataclass(eq=False)
-class Packing:
+class Packing(CheckedKeywords):
     """Packs the samples of a batch into few rows, for causal language models and token classification.
 
     A batch has the same samples as without packing, and gives the same loss and gradients within rounding. Positions
