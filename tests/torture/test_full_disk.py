@@ -25,7 +25,6 @@ from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
 disk, policy, kind = Path(sys.argv[1]), *sys.argv[2:]
-space._REST = 0
 if kind == "unforeseen":
     space.check_space = lambda needed, folder: None  # the disk fills up after the check
     import trainbus.engine.checkpoint.write.save as save
