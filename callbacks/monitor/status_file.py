@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...engine.api.console import FULL
 from ...engine.api.costs.costs import Costs
 from ...engine.api.costs.read import read_costs
 from ...engine.arguments import TrainingArguments
@@ -37,6 +39,12 @@ CALLBACKS = 20
 """The largest number of callbacks in the file. The file has the slowest callbacks, the slowest first."""
 DECISIONS = 10
 """The number of the newest entries of the ledger that the file holds."""
+DETAILS: tuple[tuple[str, Any], ...] = (("decisions", []), ("costs", None), ("metrics", {}))
+"""The fields that the file may leave empty if the disk is full, and their empty values. The first ones go first."""
+CUT = "..."
+"""The end of a reason that is cut because the disk is full."""
+LONGEST_CHARACTER = 12
+"""The largest number of bytes of a character in JSON: two escapes, such as `\\ud83d\\ude00`."""
 
 
 @dataclass
@@ -58,6 +66,9 @@ class StatusFile(Callback):
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
+
+    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, it
+    leaves out the decisions, the costs and the metrics, in this order.
     """
 
     on_error = "warn"
@@ -234,13 +245,50 @@ def preempted_by(signal: str, stopped: str) -> str:
 
 
 def replace(path: Path, values: dict[str, Any]) -> None:
-    """Write values to a JSON file atomically: a reader sees either the old or the new content."""
+    """Write values to a JSON file atomically: a reader sees either the old or the new content.
+
+    If the disk is full, overwrite the file in place: this needs no free space. A reader of this moment may see a
+    mixture of the old and the new content.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(written(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        beside.write_bytes(_encoded(values))
         os.replace(beside, path)
+    except OSError as error:
+        if error.errno not in FULL or not path.is_file():
+            raise
+        size = path.stat().st_size
+        data = _shortened(values, size)
+        with open(path, "r+b") as file:
+            file.write(data[:-1].ljust(size - 1) + b"\n")
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _encoded(values: dict[str, Any]) -> bytes:
+    return (json.dumps(written(values), indent=2, allow_nan=False) + "\n").encode()
+
+
+def _shortened(values: dict[str, Any], size: int) -> bytes:
+    """Return values as JSON of at most `size` bytes. Leave out details, and then the end of the reason.
+
+    Raises:
+        OSError: if they need more bytes nevertheless.
+    """
+    data = _encoded(values)
+    for name, empty in DETAILS:
+        if len(data) > size and name in values:
+            data = _encoded(values := {**values, name: empty})
+    reason = values["reason"]
+    while len(data) > size and reason:
+        reason = reason[: -1 - (len(data) - size) // LONGEST_CHARACTER]
+        data = _encoded({**values, "reason": reason + CUT})
+    if len(data) > size:
+        raise OSError(errno.ENOSPC, f"The disk is full, and the old content has only {size} bytes")
+    return data
 
 
 def exit_code(error: BaseException) -> int:

@@ -23,7 +23,6 @@ from support.checkpoints import chosen, names_in, saving
 from support.data import points
 from support.models import Regression
 from support.outcomes import same_weights, weights
-from support.trainers import regression_trainer
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
 from trainbus.engine.checkpoint.read.listing import list_checkpoints
 from trainbus.engine.checkpoint.read.verify import problems

@@ -45,7 +45,7 @@ def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> 
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor. A tensor that consists of other tensors, such as a shard, has the bytes of these."""
+    """Return the bytes of a tensor. If it consists of other tensors, as a quantized one does, return their bytes."""
     if consists_of_tensors(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         return sum(bytes_of(getattr(tensor, name)) for name in names)
