@@ -31,6 +31,7 @@ from ...events.errors import RankFailure
 from ...events.recording.files import written
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
+from ..base.tracker_rows import TOTALS
 from ..stopping.stop_on_signal import Stopped
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ class StatusFile(Callback):
     - `failed`: an error ended the run.
 
     The file also holds the steps per second and the costs of this session, the newest value of each metric, and the
-    newest entries of the ledger.
+    newest entries of the ledger. Until a resumed session has trained a step, the file keeps the speed, the costs and
+    the metrics of the session before it.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
@@ -87,6 +89,7 @@ class StatusFile(Callback):
     _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
     _newest: str | None = field(default=None, init=False, repr=False, compare=False)
     _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
 
     @classmethod
@@ -96,6 +99,8 @@ class StatusFile(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._resume_from, self._newest, self._seen = None, None, None
+            self._metrics, self._start = {}, (run.state.global_step, 0.0)
+            self._before = self._read(run) if run.session.resume_requested else {}
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
         self._resume_from, self._newest = str(checkpoint.path.absolute()), None
@@ -103,7 +108,9 @@ class StatusFile(Callback):
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
-        self._metrics, self._start = {}, (run.state.global_step, time.monotonic())
+        self._start = (run.state.global_step, time.monotonic())
+        if not run.state.global_step:  # a fresh start
+            self._before = {}
         self._write(run, "running")
 
     @order(Stage.REPORT)
@@ -144,11 +151,19 @@ class StatusFile(Callback):
     def _written_by_another_rank(self, run: Run) -> bool:
         """Return whether another rank of this session wrote its own error to the file."""
         try:
-            written = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
+            written = self._read(run)
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
             return bool(own_error and written["time"] >= self._since)
-        except (OSError, ValueError, KeyError):
+        except KeyError:
             return False
+
+    def _read(self, run: Run) -> dict[str, Any]:
+        """Return the content of the file; {} if there is none, or if it cannot be read."""
+        try:
+            content = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def _end(self, run: Run, *ended: Any) -> None:
         self._ended = ended
@@ -187,15 +202,24 @@ class StatusFile(Callback):
     def _values(self, run: Run) -> dict[str, Any]:
         (first, began), now = self._start, time.monotonic()
         self._next = now + self.seconds
-        steps = run.state.global_step - first
+        steps, before = run.state.global_step - first, self._before
+        speed = steps / (now - began) if steps > 0 and began else None
+        costs, metrics = _short(read_costs(run, run.bus.timeline.ranks)), self._metrics
+        if not steps and before.get("costs"):
+            speed, costs = before.get("steps_per_second"), before["costs"]
+            metrics = {
+                **(before.get("metrics") or {}),
+                **{name: value for name, value in metrics.items() if name not in TOTALS},
+            }
         return {
             "step": run.state.global_step,
             "max_steps": run.state.max_steps,
             "epoch": run.state.epoch,
-            "steps_per_second": steps / (now - began) if steps > 0 and began else None,
-            "metrics": self._metrics,
+            "steps_in_session": steps,
+            "steps_per_second": speed,
+            "metrics": metrics,
             "best": _best(run),
-            "costs": _short(read_costs(run, run.bus.timeline.ranks)),
+            "costs": costs,
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
             "world_size": run.ranks.world_size,

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from support.checkpoints import names_in
 from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
 from trainbus.callbacks.monitor.status_file import exit_code, replace
+from trainbus.engine.commands.main import main
 from trainbus.engine.commands.status import read_status
 from trainbus.events.errors import CheckpointError, RankFailure
 
@@ -175,6 +176,60 @@ def test_every_trainer_writes_its_status(tmp_path: Path) -> None:
     assert StatusFile.from_arguments(TrainingArguments()) == StatusFile()
     net_trainer(tmp_path, save_strategy="no").train()
     assert status_in(tmp_path)["status"] == "done"
+
+
+# Sessions of one run.
+
+FIGURES = ("steps_per_second", "costs")
+
+
+def session_of(folder: Path, *callbacks: Any, steps: int = 6, fails: bool = False, **options: Any) -> dict[str, Any]:
+    """Train a session that resumes, and return its status."""
+    built = net_trainer(folder, StatusFile(), Checkpoint(at(2, 4, 6)), *callbacks, max_steps=steps, **options)
+    if fails:
+        built.on("on_step_begin", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        built.train(resume_from_checkpoint="auto")
+    return read_status(folder)
+
+
+def test_a_session_without_a_step_keeps_the_figures_of_the_session_before_it(tmp_path: Path, capsys: Any) -> None:
+    first = session_of(tmp_path, logging_steps=2)
+    assert first["steps_in_session"] == 6
+    assert first["steps_per_second"] > 0
+    for _ in range(2):
+        again = session_of(tmp_path, logging_steps=2)
+        assert (again["status"], again["step"], again["steps_in_session"]) == ("done", 6, 0)
+        assert {name: again[name] for name in FIGURES} == {name: first[name] for name in FIGURES}
+        assert again["metrics"] == first["metrics"]
+    main(["status", str(tmp_path)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("speed ", "time "))]
+    assert len(lines) == 2
+    assert all("in the last session that trained a step" in line for line in lines)
+
+
+def test_a_session_that_fails_in_its_first_step_keeps_the_figures(tmp_path: Path) -> None:
+    first = session_of(tmp_path, steps=4)
+    failed = session_of(tmp_path, fails=True)
+    assert (failed["status"], failed["step"]) == ("failed", 4)
+    assert {name: failed[name] for name in FIGURES} == {name: first[name] for name in FIGURES}
+
+
+def test_a_session_with_a_step_has_its_own_figures(tmp_path: Path) -> None:
+    first = session_of(tmp_path, steps=4)
+    second = session_of(tmp_path)
+    assert (second["steps_in_session"], second["costs"]["steps"]) == (2, 2)
+    assert second["steps_per_second"] != first["steps_per_second"]
+
+
+def test_a_fresh_start_forgets_the_figures_of_another_run(tmp_path: Path) -> None:
+    run_of(tmp_path).train()
+    built = run_of(tmp_path)
+    built.on("on_step_begin", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        built.train()
+    status = status_in(tmp_path)
+    assert (status["steps_per_second"], status["costs"]["steps"]) == (None, 0)
 
 
 # A full disk.
