@@ -444,7 +444,7 @@ def test_the_remedy_for_each_event_names_an_argument_or_the_help(event: str) -> 
         assert event.removeprefix("on_")[:3] in {"log", "sav", "sna", "com", "del", "pus", "eva", "pre"}
 
 
-def test_the_remedy_depends_on_who_owns_the_callback() -> None:
+def test_the_remedy_depends_on_the_owner_of_the_callback() -> None:
     assert remedy_of("Slow", Slow(), "on_log") == "let it do its work less often"
     assert remedy_of("show", lambda: None, "on_save") == "let it do its work less often"
     assert remedy_of("StepCapture", None, "on_batch") == "set capsule=False"
