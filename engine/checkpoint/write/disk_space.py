@@ -48,7 +48,8 @@ def bytes_of(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor. If it consists of other tensors, as a quantized one does, return their bytes."""
     if consists_of_tensors(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return sum(bytes_of(getattr(tensor, name)) for name in names)
+        parts = [getattr(tensor, name) for name in names]
+        return sum(bytes_of(part) for part in parts if isinstance(part, torch.Tensor))  # a shard also has a mesh
     return int(tensor.numel() * tensor.element_size())
 
 
