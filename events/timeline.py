@@ -18,7 +18,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
-from .activity import AGREE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, Activity
+from .activity import AGREE, AWAIT_SAVE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, Activity
 
 now = perf_counter_ns
 """The time in nanoseconds, from any start."""
@@ -58,8 +58,10 @@ KEPT = 512
 class Scope:
     """A level that assigns all its time to one part."""
 
-    def __init__(self, part: str) -> None:
+    def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
+        self.counts = counts
+        """Whether it is one more time of a rare part. A wait for a save is not another save."""
 
 
 CALL, DONE = object(), object()
@@ -68,7 +70,7 @@ has the time."""
 COLLECTION = Scope(COLLECT)
 SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
-    **{AGREE: Scope(WAIT)},
+    **{AGREE: Scope(WAIT), AWAIT_SAVE: Scope(SAVES, counts=False)},
 }
 """Activity -> the scope for which all time of this activity counts."""
 
@@ -267,7 +269,7 @@ class Timeline:
                 top = what
             elif what.__class__ is Scope:
                 levels.append((top, scope))
-                self.times[what.part] += not scope
+                self.times[what.part] += what.counts and not scope
                 scope = scope or what.part
                 self._row_is_rare |= what.part in RARE
                 top = what

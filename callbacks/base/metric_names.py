@@ -123,12 +123,20 @@ def require_evaluations(run: Run, reader: str) -> None:
     Raises:
         ArgumentError: if no evaluation is requested.
     """
+    if not may_evaluate(run):
+        raise ArgumentError(f"{reader} needs evaluations, but this run makes none. {ADD_EVALUATIONS}")
+
+
+def may_evaluate(run: Run) -> bool:
+    """Return whether the arguments or a callback request evaluations, or a function of the user may request them."""
     subscribers = run.bus.subscribers.values()
-    if not provides(subscribers, Capability.PLANS_EVALUATIONS) and not any(map(_is_outside, subscribers)):
-        raise ArgumentError(
-            f"{reader} needs evaluations, but this run makes none. Set `eval_strategy` to 'steps' or 'epoch' "
-            "and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
-        )
+    return provides(subscribers, Capability.PLANS_EVALUATIONS) or any(map(_is_outside, subscribers))
+
+
+ADD_EVALUATIONS = (
+    "Set `eval_strategy` to 'steps' or 'epoch' and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
+)
+"""What to do if a run makes no evaluations."""
 
 
 _MEASURING = ("on_evaluate_begin", "on_evaluate_dataset", "on_log", "on_evaluate", "on_evaluate_end")

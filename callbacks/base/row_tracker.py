@@ -21,7 +21,7 @@ from ...events.stages import Stage
 from ...events.state import TrainerState
 from .outcome import Outcome as Outcome
 from .outcome import outcome_of as outcome_of
-from .tracker_rows import AXIS, merge, row_of, rows_of_history, settled, totals_of
+from .tracker_rows import AXIS, merge, only_resumed, row_of, rows_of_history, settled, totals_of
 from .tracker_worker import TrackerWorker
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ class RowTracker(Callback):
             if not self.writes(run):
                 return
             self._open(run, Opening(self.run_id or self.new_id(run)))
-        if totals := totals_of(logs):
+        if (totals := totals_of(logs)) and not only_resumed(run):
             self.submit(lambda session: session.summarize(totals), again=True)
         row = row_of(settled(logs), state.global_step)
         # The totals of a training that was complete when it resumed come after the last row was restored.

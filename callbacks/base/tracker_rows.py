@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ...engine.evaluation.outputs import plain
+from ...engine.run import Run
 from .tracker import in_sections
 
 AXIS = "train/global_step"
@@ -30,6 +31,11 @@ def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
 def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that belong to the summary of a run."""
     return {key: value for key, value in logs.items() if key in TOTALS}
+
+
+def only_resumed(run: Run) -> bool:
+    """Return whether the session resumed a training, but trained no step. Its totals say nothing about the training."""
+    return 0 < run.state.global_step == run.session.first_step
 
 
 def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:

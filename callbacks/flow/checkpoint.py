@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.distributed.ranks import connection_lost
 from ...engine.run import Run
-from ...events.activity import CHECK_FOLDER, SAVE
+from ...events.activity import AWAIT_SAVE, CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers, provides
 from ...events.control import TrainerControl
@@ -225,7 +226,9 @@ class Checkpoint(Cadence):
     def _complete(self, run: Run) -> None:
         """Wait for the thread that writes a checkpoint. If it succeeds, call the handlers of `on_commit`."""
         written, self._writing = self._writing, None
-        if self._guarded(run, self._writer.wait) and written is not None:
+        with nullcontext() if written is None else run.activity(AWAIT_SAVE):
+            succeeds = self._guarded(run, self._writer.wait)
+        if succeeds and written is not None:
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:

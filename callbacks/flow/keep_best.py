@@ -16,7 +16,15 @@ from ...events.capabilities import BestMetric, Capability, Conflict
 from ...events.control import TrainerControl
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
-from ..base.metric_names import Mode, check_measured, full_name, greater_is_better, value_of
+from ..base.metric_names import (
+    ADD_EVALUATIONS,
+    Mode,
+    check_measured,
+    full_name,
+    greater_is_better,
+    may_evaluate,
+    value_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +108,8 @@ class KeepBest(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         check_measured(self.metric, run, "KeepBest")
+        if (self.save or self.load_at_end) and run.state.is_world_process_zero and not may_evaluate(run):
+            logger.warning("KeepBest finds no best model, because this run makes no evaluations. %s", ADD_EVALUATIONS)
 
     def on_evaluate_end(self, run: Run, state: TrainerState, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...engine.api.console import FULL
 from ...engine.api.costs.costs import Costs
 from ...engine.api.costs.read import read_costs
 from ...engine.arguments import TrainingArguments
@@ -29,6 +31,7 @@ from ...events.errors import RankFailure
 from ...events.recording.files import written
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
+from ..base.tracker_rows import TOTALS
 from ..stopping.stop_on_signal import Stopped
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,12 @@ CALLBACKS = 20
 """The largest number of callbacks in the file. The file has the slowest callbacks, the slowest first."""
 DECISIONS = 10
 """The number of the newest entries of the ledger that the file holds."""
+DETAILS: tuple[tuple[str, Any], ...] = (("decisions", []), ("costs", None), ("metrics", {}))
+"""The fields that the file may leave empty if the disk is full, and their empty values. The first ones go first."""
+CUT = "..."
+"""The end of a reason that is cut because the disk is full."""
+LONGEST_CHARACTER = 12
+"""The largest number of bytes of a character in JSON: two escapes, such as `\\ud83d\\ude00`."""
 
 
 @dataclass
@@ -54,10 +63,14 @@ class StatusFile(Callback):
     - `failed`: an error ended the run.
 
     The file also holds the steps per second and the costs of this session, the newest value of each metric, and the
-    newest entries of the ledger.
+    newest entries of the ledger. Until a resumed session has trained a step, the file keeps the speed, the costs and
+    the metrics of the session before it.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
+
+    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, it
+    leaves out the decisions, the costs and the metrics, in this order.
     """
 
     on_error = "warn"
@@ -76,6 +89,7 @@ class StatusFile(Callback):
     _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
     _newest: str | None = field(default=None, init=False, repr=False, compare=False)
     _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
 
     @classmethod
@@ -85,6 +99,8 @@ class StatusFile(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._resume_from, self._newest, self._seen = None, None, None
+            self._metrics, self._start = {}, (run.state.global_step, 0.0)
+            self._before = self._read(run) if run.session.resume_requested else {}
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
         self._resume_from, self._newest = str(checkpoint.path.absolute()), None
@@ -92,7 +108,9 @@ class StatusFile(Callback):
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
-        self._metrics, self._start = {}, (run.state.global_step, time.monotonic())
+        self._start = (run.state.global_step, time.monotonic())
+        if not run.state.global_step:  # a fresh start
+            self._before = {}
         self._write(run, "running")
 
     @order(Stage.REPORT)
@@ -133,11 +151,19 @@ class StatusFile(Callback):
     def _written_by_another_rank(self, run: Run) -> bool:
         """Return whether another rank of this session wrote its own error to the file."""
         try:
-            written = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
+            written = self._read(run)
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
             return bool(own_error and written["time"] >= self._since)
-        except (OSError, ValueError, KeyError):
+        except KeyError:
             return False
+
+    def _read(self, run: Run) -> dict[str, Any]:
+        """Return the content of the file; {} if there is none, or if it cannot be read."""
+        try:
+            content = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def _end(self, run: Run, *ended: Any) -> None:
         self._ended = ended
@@ -176,15 +202,24 @@ class StatusFile(Callback):
     def _values(self, run: Run) -> dict[str, Any]:
         (first, began), now = self._start, time.monotonic()
         self._next = now + self.seconds
-        steps = run.state.global_step - first
+        steps, before = run.state.global_step - first, self._before
+        speed = steps / (now - began) if steps > 0 and began else None
+        costs, metrics = _short(read_costs(run, run.bus.timeline.ranks)), self._metrics
+        if not steps and before.get("costs"):
+            speed, costs = before.get("steps_per_second"), before["costs"]
+            metrics = {
+                **(before.get("metrics") or {}),
+                **{name: value for name, value in metrics.items() if name not in TOTALS},
+            }
         return {
             "step": run.state.global_step,
             "max_steps": run.state.max_steps,
             "epoch": run.state.epoch,
-            "steps_per_second": steps / (now - began) if steps > 0 and began else None,
-            "metrics": self._metrics,
+            "steps_in_session": steps,
+            "steps_per_second": speed,
+            "metrics": metrics,
             "best": _best(run),
-            "costs": _short(read_costs(run, run.bus.timeline.ranks)),
+            "costs": costs,
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
             "world_size": run.ranks.world_size,
@@ -234,13 +269,50 @@ def preempted_by(signal: str, stopped: str) -> str:
 
 
 def replace(path: Path, values: dict[str, Any]) -> None:
-    """Write values to a JSON file atomically: a reader sees either the old or the new content."""
+    """Write values to a JSON file atomically: a reader sees either the old or the new content.
+
+    If the disk is full, overwrite the file in place: this needs no free space. A reader of this moment may see a
+    mixture of the old and the new content.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(written(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        beside.write_bytes(_encoded(values))
         os.replace(beside, path)
+    except OSError as error:
+        if error.errno not in FULL or not path.is_file():
+            raise
+        size = path.stat().st_size
+        data = _shortened(values, size)
+        with open(path, "r+b") as file:
+            file.write(data[:-1].ljust(size - 1) + b"\n")
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _encoded(values: dict[str, Any]) -> bytes:
+    return (json.dumps(written(values), indent=2, allow_nan=False) + "\n").encode()
+
+
+def _shortened(values: dict[str, Any], size: int) -> bytes:
+    """Return values as JSON of at most `size` bytes. Leave out details, and then the end of the reason.
+
+    Raises:
+        OSError: if they need more bytes nevertheless.
+    """
+    data = _encoded(values)
+    for name, empty in DETAILS:
+        if len(data) > size and name in values:
+            data = _encoded(values := {**values, name: empty})
+    reason = values["reason"]
+    while len(data) > size and reason:
+        reason = reason[: -1 - (len(data) - size) // LONGEST_CHARACTER]
+        data = _encoded({**values, "reason": reason + CUT})
+    if len(data) > size:
+        raise OSError(errno.ENOSPC, f"The disk is full, and the old content has only {size} bytes")
+    return data
 
 
 def exit_code(error: BaseException) -> int:

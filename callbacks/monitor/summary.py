@@ -79,8 +79,15 @@ class Summary(Callback):
             loaded = "" if self._loaded is None else f", loaded from step {self._loaded}"
             yield "best", f"{_metric_name(run)}{state.best_metric:.6g} at step {state.best_global_step}{loaded}"
         yield "output", _output(run.args.output_path)
+        if not costs.steps:
+            yield "steps", f"none in this session, {state.global_step:,} in the run"
+            return
         longest = sorted((part for part in costs.parts if part.seconds), key=lambda part: -part.seconds)[:PARTS]
-        yield "time", f"{duration(costs.seconds)}: " + ", ".join(f"{each.part} {each.share:.0%}" for each in longest)
+        yield (
+            "time",
+            f"{duration(costs.seconds)} in this session: "
+            + ", ".join(f"{each.part} {each.share:.0%}" for each in longest),
+        )
         yield "callbacks", ", ".join(f"{name} {duration(seconds)}" for name, seconds in costs.dearest(3))
         tokens = f", {costs.tokens_per_second:,.0f} tokens a second" if costs.tokens_per_second else ""
         yield "speed", f"{costs.samples_per_second:,.0f} samples a second{tokens}"

@@ -117,11 +117,11 @@ class StopOnSignal(Callback):
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
         if self._received:
-            self._request_stop(run, control)
+            self._request_stop(run, control, "training stops after this step")
 
     def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
         if self._received and self._asked_at != run.state.global_step:  # else this step is saved already
-            self._request_stop(run, control)
+            self._request_stop(run, control, "training stops after this epoch")
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
         if run.mode != "train":
@@ -129,7 +129,7 @@ class StopOnSignal(Callback):
         with run.activity(EVALUATION):  # a rank that waits here waits for a batch of another rank
             received = self._any_rank_received(run)
         if received:
-            self._request_stop(run, control)
+            self._request_stop(run, control, "the evaluation stops after this batch, and then training stops")
             raise EvaluationStopped(signal.Signals(self._received).name)
 
     def _any_rank_received(self, run: Run) -> bool:
@@ -140,10 +140,11 @@ class StopOnSignal(Callback):
             self._received, self._detail = largest, f", on rank {received.index(largest)}"
         return largest > 0
 
-    def _request_stop(self, run: Run, control: TrainerControl) -> None:
+    def _request_stop(self, run: Run, control: TrainerControl, place: str) -> None:
+        """Request the stop. If no stop is requested yet, log `place`, which says where the run stops."""
         reason, self._asked_at = self._reason, run.state.global_step
         if not control.should_training_stop:
-            logger.warning("%s: training stops after this step.", reason)
+            logger.warning("%s: %s.", reason, place)
         control.request("training_stop", reason)
         if self.save or run.saves:
             control.request("save", reason)

@@ -112,6 +112,8 @@ class ReplaySession:
 
     resume_requested: bool = False
     """Whether the session resumed from a checkpoint."""
+    first_step: int = 0
+    """The number of steps that were done before the session."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -166,7 +168,7 @@ class ReplayRun:
     def begin_session(self, head: dict[str, Any]) -> None:
         """Begin a later session: its clock begins at 0."""
         self._before, self._now = self._before + self._now, 0.0
-        self.session = ReplaySession(resume_requested=head["step"] > 0)
+        self.session = ReplaySession(resume_requested=head["step"] > 0, first_step=head["step"])
 
     def metrics_at(self, step: int) -> dict[str, Any]:
         """Return the metrics of the evaluations at a step; {} if there was no evaluation at this step."""

@@ -120,8 +120,9 @@ def _rows(status: dict[str, Any]) -> Any:
     share = f" of {planned} ({steps / planned:.0%})" if planned else ""
     yield "step", f"{steps}{share}, epoch {status['epoch']:.4g}"
     speed = status.get("steps_per_second")
+    session = "this session" if status.get("steps_in_session", 1) else "the last session that trained a step"
     if speed:
-        yield "speed", f"{speed:.4g} steps per second in this session"
+        yield "speed", f"{speed:.4g} steps per second in {session}"
     if running and speed and planned:
         age = time.time() - status["time"]
         left = max(0.0, (planned - steps) / speed - age)
@@ -132,7 +133,7 @@ def _rows(status: dict[str, Any]) -> Any:
     longest = sorted(costs.get("parts") or (), key=lambda part: -part["seconds"])[:PARTS]
     if longest and longest[0]["seconds"]:
         shown = ", ".join(f"{each['part']} {each['share']:.0%}" for each in longest if each["seconds"])
-        yield "time", f"{duration(costs['seconds'])} in this session: {shown}"
+        yield "time", f"{duration(costs['seconds'])} in {session}: {shown}"
     if status.get("goodput"):
         yield "goodput", described(status["goodput"])
     if best := status.get("best"):

@@ -341,3 +341,40 @@ def test_save_strategy_best_saves_the_bests_only(tmp_path):
     )  # fmt: skip
     built.train()
     assert saved_steps(tmp_path) == [1, 3]
+
+
+# A run without evaluations.
+
+
+def warnings_of(built) -> list[tuple[int, str]]:
+    """Train, and return the steps and the texts of the warnings of `KeepBest`."""
+    steps: list[tuple[int, str]] = []
+
+    class Steps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            steps.append((built.state.global_step, record.getMessage()))
+
+    handler = Steps(logging.WARNING)
+    logging.getLogger("trainbus.callbacks.flow.keep_best").addHandler(handler)
+    try:
+        built.train()
+    finally:
+        logging.getLogger("trainbus.callbacks.flow.keep_best").removeHandler(handler)
+    return steps
+
+
+def test_a_run_without_evaluations_gets_a_warning_before_the_first_step(tmp_path):
+    found = warnings_of(net_trainer(tmp_path, KeepBest("loss")))
+    assert [step for step, _ in found] == [0, 6]
+    assert found[0][1].startswith("KeepBest finds no best model, because this run makes no evaluations. Set `eval_")
+    assert found[1][1].startswith("No checkpoint of a best eval_loss was written")
+
+
+def test_a_run_that_may_evaluate_gets_no_warning_before_the_first_step(tmp_path):
+    quiet = KeepBest("loss", save=False, load_at_end=False)
+    assert warnings_of(net_trainer(tmp_path / "quiet", quiet)) == []
+    planned = net_trainer(tmp_path / "planned", KeepBest("loss"), eval_strategy="steps", eval_steps=2)
+    assert warnings_of(planned) == []
+    asks = net_trainer(tmp_path / "asks", KeepBest("loss"))
+    asks.on("on_step_end", lambda control: control.request("evaluate"), once=2)
+    assert warnings_of(asks) == []

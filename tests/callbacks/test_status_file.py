@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ from support.callbacks import Boom, stop_at
 from support.checkpoints import names_in
 from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
-from trainbus.callbacks.monitor.status_file import exit_code
+from trainbus.callbacks.monitor.status_file import exit_code, replace
+from trainbus.engine.commands.main import main
+from trainbus.engine.commands.status import read_status
 from trainbus.events.errors import CheckpointError, RankFailure
 
 
@@ -170,3 +176,138 @@ def test_every_trainer_writes_its_status(tmp_path: Path) -> None:
     assert StatusFile.from_arguments(TrainingArguments()) == StatusFile()
     net_trainer(tmp_path, save_strategy="no").train()
     assert status_in(tmp_path)["status"] == "done"
+
+
+# Sessions of one run.
+
+FIGURES = ("steps_per_second", "costs")
+
+
+def session_of(folder: Path, *callbacks: Any, steps: int = 6, fails: bool = False, **options: Any) -> dict[str, Any]:
+    """Train a session that resumes, and return its status."""
+    built = net_trainer(folder, StatusFile(), Checkpoint(at(2, 4, 6)), *callbacks, max_steps=steps, **options)
+    if fails:
+        built.on("on_step_begin", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        built.train(resume_from_checkpoint="auto")
+    return read_status(folder)
+
+
+def test_a_session_without_a_step_keeps_the_figures_of_the_session_before_it(tmp_path: Path, capsys: Any) -> None:
+    first = session_of(tmp_path, logging_steps=2)
+    assert first["steps_in_session"] == 6
+    assert first["steps_per_second"] > 0
+    for _ in range(2):
+        again = session_of(tmp_path, logging_steps=2)
+        assert (again["status"], again["step"], again["steps_in_session"]) == ("done", 6, 0)
+        assert {name: again[name] for name in FIGURES} == {name: first[name] for name in FIGURES}
+        assert again["metrics"] == first["metrics"]
+    main(["status", str(tmp_path)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("speed ", "time "))]
+    assert len(lines) == 2
+    assert all("in the last session that trained a step" in line for line in lines)
+
+
+def test_a_session_that_fails_in_its_first_step_keeps_the_figures(tmp_path: Path) -> None:
+    first = session_of(tmp_path, steps=4)
+    failed = session_of(tmp_path, fails=True)
+    assert (failed["status"], failed["step"]) == ("failed", 4)
+    assert {name: failed[name] for name in FIGURES} == {name: first[name] for name in FIGURES}
+
+
+def test_a_session_with_a_step_has_its_own_figures(tmp_path: Path) -> None:
+    first = session_of(tmp_path, steps=4)
+    second = session_of(tmp_path)
+    assert (second["steps_in_session"], second["costs"]["steps"]) == (2, 2)
+    assert second["steps_per_second"] != first["steps_per_second"]
+
+
+def test_a_fresh_start_forgets_the_figures_of_another_run(tmp_path: Path) -> None:
+    run_of(tmp_path).train()
+    built = run_of(tmp_path)
+    built.on("on_step_begin", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        built.train()
+    status = status_in(tmp_path)
+    assert (status["steps_per_second"], status["costs"]["steps"]) == (None, 0)
+
+
+# A full disk.
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let the system refuse files of more than `size` bytes, as a disk does on which only the old file has space."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+RUNNING = {"status": "running", "reason": "", "metrics": {}, "costs": {"parts": ["x" * 400]}, "decisions": ["y" * 400]}
+
+
+def replaced_on_a_full_disk(path: Path, reason: str) -> dict[str, Any]:
+    replace(path, RUNNING)
+    size = path.stat().st_size
+    with full_disk(size):
+        replace(path, {**RUNNING, "status": "failed", "reason": reason})
+    assert path.stat().st_size == size
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("length", "left_out"), [(300, {"decisions": []}), (700, {"decisions": [], "costs": None})], ids=["one", "two"]
+)
+def test_a_full_disk_leaves_out_the_fewest_details(length: int, left_out: dict[str, Any], tmp_path: Path) -> None:
+    reason = "r" * length
+    found = replaced_on_a_full_disk(tmp_path / "status.json", reason)
+    assert found == {**RUNNING, "status": "failed", "reason": reason, **left_out}
+
+
+def test_a_full_disk_cuts_a_long_reason(tmp_path: Path) -> None:
+    found = replaced_on_a_full_disk(tmp_path / "status.json", "Fehler in \N{SNOWMAN}: " + 300 * "\N{SNOWMAN}")
+    assert found["status"] == "failed"
+    assert found["reason"].startswith("Fehler in \N{SNOWMAN}")
+    assert found["reason"].endswith("\N{SNOWMAN}...")
+
+
+def test_a_new_status_file_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    with full_disk(10), pytest.raises(OSError, match="File too large"):
+        replace(tmp_path / "status.json", RUNNING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_full_disk_makes_the_file_be_overwritten_in_place(tmp_path: Path, monkeypatch: Any) -> None:
+    replace(tmp_path / "status.json", RUNNING)
+
+    def refuse(*args: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(PermissionError):
+        replace(tmp_path / "status.json", {**RUNNING, "status": "failed"})
+    assert json.loads((tmp_path / "status.json").read_text()) == RUNNING
+
+
+def test_a_run_that_fails_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    built = run_of(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "run_status.json").stat().st_size, hard))
+        raise Boom("no more " * 300)
+
+    built.on("on_gradients", fill, once=3)
+    try:
+        with pytest.raises(Boom):
+            built.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    status = status_in(tmp_path)
+    assert (status["status"], status["exit_code"], status["step"]) == ("failed", 1, 2)
+    assert status["reason"].startswith("Boom: no more no more")
+    assert read_status(tmp_path)["decisions"] == []

@@ -48,9 +48,8 @@ def trainer_of(folder: Path, *callbacks: Any, **options: Any) -> Trainer:
         str(folder),
         per_device_train_batch_size=4,
         per_device_eval_batch_size=16,
-        num_train_epochs=1,
         disable_tqdm=True,
-        **options,
+        **{"num_train_epochs": 1, **options},
     )
     return Trainer(
         Net(), args, train_dataset=rows, eval_dataset=rows, criterion=nn.CrossEntropyLoss(), callbacks=list(callbacks)
@@ -184,6 +183,29 @@ def test_the_user_gets_the_command_to_resume(saves: bool, tmp_path: Path, caplog
     if not saves:
         said = "training stopped after step 2, which is not saved."
     assert caplog.messages[-1] == f"SIGINT: {said}"
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "steps", "evaluated"),
+    [
+        ("step", "training stops after this step", 2, 0),
+        ("evaluation", "the evaluation stops after this batch, and then training stops", 4, 2),
+        ("epoch", "training stops after this epoch", 24, 36),
+    ],
+)
+def test_the_message_says_where_the_run_stops(
+    place: str, said: str, steps: int, evaluated: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = trainer_of(tmp_path, num_train_epochs=2)
+    if place == "epoch":
+        trainer.on("on_epoch_end", send("SIGINT"), once=1, stage=Stage.PREPARE)
+    else:
+        trainer.model.at[place == "step", 2] = send("SIGINT")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    stopping = [message for message in caplog.messages if "stops" in message]
+    assert stopping == [f"SIGINT: {said}."]
+    assert (trainer.state.global_step, trainer.model.calls[False]) == (steps, evaluated)
 
 
 def test_a_run_without_saves_stops_without_a_checkpoint_by_default(tmp_path: Path) -> None:

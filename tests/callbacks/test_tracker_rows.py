@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
+from support.trainers import net_trainer
 from trainbus.callbacks.base.row_tracker import TrackerSession
-from trainbus.callbacks.base.service_tracker import ServiceSession, _kept
-from trainbus.callbacks.base.tracker_rows import AXIS, rows_of_history, settled
+from trainbus.callbacks.base.service_tracker import ServiceSession, ServiceTracker, _kept
+from trainbus.callbacks.base.tracker_rows import AXIS, TOTALS, rows_of_history, settled
 
 
 class Service(ServiceSession):
@@ -66,3 +69,39 @@ def test_a_record_without_rows_skips_the_whole_step(tmp_path):
     session = TrackerSession()
     session.last_step, session.rows_of_last_step = _kept(tmp_path / "record", -1)
     assert [session.has(step) for step in (1, 2, 2, 3)] == [True, True, True, False]
+
+
+class Acme(ServiceTracker):
+    """A service that keeps the values that describe a run."""
+
+    service = "Acme"
+    told: ClassVar[dict[str, object]] = {}
+
+    def open_session(self, opening, name, config):
+        return AcmeSession(opening.run_id)
+
+
+class AcmeSession(ServiceSession):
+    def log(self, values, step):
+        pass
+
+    def tell(self, name, value):
+        Acme.told[name] = value
+
+    def close(self, outcome):
+        pass
+
+
+def test_a_session_without_a_step_does_not_replace_the_totals(tmp_path):
+    def totals(steps):
+        net_trainer(tmp_path, Acme(), max_steps=steps, save_steps=2).train(resume_from_checkpoint="auto")
+        return {name: value for name, value in Acme.told.items() if name in TOTALS}
+
+    Acme.told.clear()
+    first = totals(4)
+    assert first.keys() == set(TOTALS)
+    assert first["train_steps_per_second"] > 0
+    assert totals(4) == first
+    third = totals(6)
+    assert third["train_steps_per_second"] > 0
+    assert third["train_runtime"] != first["train_runtime"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +15,13 @@ import torch
 
 from support.data import net_samples
 from support.models import Net
-from trainbus import Callback, Trainer, TrainingArguments
+from trainbus import Callback, StatusFile, Trainer, TrainingArguments
 from trainbus.engine.api.costs.peaks import peak_of
-from trainbus.engine.api.costs.verdict import blame_of, duration, judge, waiting_of
-from trainbus.events import ArgumentError
+from trainbus.engine.api.costs.read import ONCE, START_AND_END
+from trainbus.engine.api.costs.remedy import remedy_of
+from trainbus.engine.api.costs.verdict import Dearest, blame_of, duration, judge, waiting_of
+from trainbus.engine.checkpoint.storage import Disk
+from trainbus.events import EVENTS, ArgumentError
 from trainbus.events.activity import BACKWARD, EVALUATION, FORWARD, Activity
 from trainbus.events.timeline import (
     APPLY,
@@ -196,6 +202,18 @@ def test_the_lines_name_the_loaded_model_and_the_resumed_checkpoint(tmp_path: An
     assert "checkpoint-4, at step 4" in printed
     assert "best " in printed
     assert "eval_loss " in printed
+
+
+def test_a_session_without_a_step_has_no_speed_and_no_verdict(tmp_path: Any, capsys: Any) -> None:
+    printed = []
+    for _ in range(2):
+        args = TrainingArguments(str(tmp_path), max_steps=4, save_steps=2, report_to="none", use_cpu=True)
+        Trainer(Net(), args, train_dataset=net_samples(64)).train(resume_from_checkpoint="auto")
+        printed.append(capsys.readouterr().out)
+    assert "  verdict " in printed[0]
+    assert "  steps   none in this session, 4 in the run" in printed[1].splitlines()
+    assert "verdict" not in printed[1]
+    assert "0 samples" not in printed[1]
 
 
 def test_the_lines_are_silent_where_bars_are(tmp_path: Any, capsys: Any) -> None:
@@ -382,7 +400,74 @@ def test_the_verdict_advises_no_worker_if_a_batch_loads_faster_than_a_worker_sen
     ],
 )
 def test_the_verdict_names_the_largest_part_over_its_limit(totals: dict[str, float], bound: str) -> None:
-    assert judge(totals, {FORWARD: 0.01} if totals else {}, dearest="Slow").bound == bound
+    assert judge(totals, {FORWARD: 0.01} if totals else {}, dearest=Dearest("Slow")).bound == bound
+
+
+def test_shares_are_shares_of_the_session() -> None:
+    """The callbacks take 0.3 of 1.5 seconds of steps, in a session of 3 seconds."""
+    totals = {FORWARD: 1.2, CALLBACKS: 0.3}
+    verdict = judge(totals, totals, dearest=Dearest("Slow"), start_and_end=1.5)
+    assert str(verdict) == "CALLBACK-BOUND: 10% of the session is in callbacks, most in Slow; " + Dearest().remedy
+    totals = {FORWARD: 1.5}
+    assert judge(totals, totals, start_and_end=1.5).evidence == "50% of the session is forward, backward and update"
+
+
+def test_the_verdict_and_the_parts_have_one_denominator(trained: Any) -> None:
+    costs = trained[0].costs()
+    ends = part(costs, START_AND_END)
+    assert ends.seconds == pytest.approx(sum(each.seconds for each in costs.callbacks if each.event in ONCE))
+    assert ends.seconds > 0
+    assert sum(each.share for each in costs.parts) == pytest.approx(1)
+    slow = sum(each.seconds for each in costs.callbacks if each.callback == "Slow" and each.event == "on_step_end")
+    assert slow <= part(costs, CALLBACKS).seconds < costs.seconds - ends.seconds
+
+
+def test_a_short_session_does_not_blame_a_callback_of_the_library() -> None:
+    own, totals = Dearest("StatusFile", "save less often", own=True), {FORWARD: 0.5, CALLBACKS: 0.5}
+    verdict = judge(totals, {FORWARD: 0.1}, dearest=own)
+    assert str(verdict).startswith(
+        "UNKNOWN: the steps took only 1 s, in which the callbacks of trainbus have fixed costs"
+    )
+    longer = {part: 3 * seconds for part, seconds in totals.items()}
+    assert judge(longer, {FORWARD: 0.1}, dearest=own).action == "save less often"
+    assert judge(totals, {FORWARD: 0.1, CALLBACKS: 0.1}, dearest=own).bound == "callback", "each step has this cost"
+    assert judge(totals, {FORWARD: 0.1}, dearest=Dearest("Slow")).bound == "callback", "a callback of the user"
+
+
+@pytest.mark.parametrize("event", [event.name for event in EVENTS])
+def test_the_remedy_for_each_event_names_an_argument_or_the_help(event: str) -> None:
+    remedy = remedy_of("StatusFile", StatusFile(), event)
+    named = re.search(r"set larger (\w+)$", remedy)
+    assert named or remedy == "leave it out, or change its options: see `help(StatusFile)`"
+    if named:
+        assert named[1] in {each.name for each in dataclasses.fields(TrainingArguments)}
+        assert event.removeprefix("on_")[:3] in {"log", "sav", "sna", "com", "del", "pus", "eva", "pre"}
+
+
+def test_the_remedy_depends_on_the_owner_of_the_callback() -> None:
+    assert remedy_of("Slow", Slow(), "on_log") == "let it do its work less often"
+    assert remedy_of("show", lambda: None, "on_save") == "let it do its work less often"
+    assert remedy_of("StepCapture", None, "on_batch") == "set capsule=False"
+    assert TrainingArguments(capsule=False).capsule is False
+
+
+def test_the_wait_for_the_write_of_a_checkpoint_is_time_of_the_save(tmp_path: Path, monkeypatch: Any) -> None:
+    waits = 0.05
+    write = Disk.write
+
+    def slowly(self: Any, *args: Any) -> None:
+        time.sleep(waits)
+        write(self, *args)
+
+    monkeypatch.setattr(Disk, "write", slowly)
+    args = TrainingArguments(str(tmp_path), max_steps=8, save_steps=2, report_to="none", use_cpu=True)
+    trainer = Trainer(Net(), args, train_dataset=net_samples(64))
+    trainer.train()
+    costs = trainer.costs()
+    assert part(costs, SAVES).times == 4
+    assert part(costs, SAVES).seconds > 3 * waits
+    assert sum(each.seconds for each in costs.callbacks if each.callback == "Checkpoint") < waits
+    assert costs.verdict.bound == "save"
 
 
 def test_waiting_in_a_collective_is_charged_to_the_slowest_rank() -> None:

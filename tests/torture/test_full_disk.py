@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.processes import environment
+from trainbus.engine.commands.status import read_status
 
 PROGRAM = """
 import logging, sys
@@ -25,7 +28,6 @@ from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
 disk, policy, kind = Path(sys.argv[1]), *sys.argv[2:]
-space._REST = 0
 if kind == "unforeseen":
     space.check_space = lambda needed, folder: None  # the disk fills up after the check
     import trainbus.engine.checkpoint.write.save as save
@@ -63,20 +65,66 @@ print("saved", [checkpoint.step for checkpoint in found])
 """
 
 
+FILLED = """
+import os, sys
+from pathlib import Path
+from support.checkpoints import saving
+from trainbus.events import CheckpointError
+
+disk = Path(sys.argv[1])
+
+def fill():
+    with open(disk / "other", "ab", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+
+run = saving(disk, 4, async_save=False)
+run.on("on_step_begin", fill, once=3)
+try:
+    run.train()
+except CheckpointError as error:
+    assert os.statvfs(disk).f_bavail == 0
+    print("ended at step", run.state.global_step, error)
+"""
+
+
+@contextmanager
+def disk_of_a_megabyte(folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can mount a disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_the_status_of_a_run_on_a_disk_without_a_free_block_says_failed(tmp_path: Path):
+    disk = tmp_path / "disk"
+    with disk_of_a_megabyte(disk):
+        words = [sys.executable, "-c", FILLED, str(disk)]
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+        status = read_status(disk)
+    assert "ended at step 3 The checkpoint of step 3 cannot be written" in done.stdout, done.stdout + done.stderr
+    assert status["status"] == "failed"
+    assert status["reason"].startswith("CheckpointError: The checkpoint of step 3 cannot be written")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ["raise", "warn"])
 @pytest.mark.parametrize("kind", ["foreseen", "unforeseen"])
 def test_a_full_disk_leaves_only_valid_checkpoints(kind: str, policy: str, tmp_path: Path):
     disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True).returncode:
-        pytest.skip("only root can mount a disk")
-    try:
+    with disk_of_a_megabyte(disk):
         words = [sys.executable, "-c", PROGRAM, str(disk), policy, kind]
         done = subprocess.run(words, env=environment(), capture_output=True, text=True)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("ended at step" if policy == "raise" else "trained to step 5") in done.stdout
     assert "cannot be written" in done.stdout

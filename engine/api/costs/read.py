@@ -13,11 +13,15 @@ from ....events.imported import imported
 from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
 from .costs import CallbackCost, Compilation, Costs, Part
 from .peaks import peak_of
-from .verdict import blame_of, judge
+from .remedy import is_own, remedy_of
+from .verdict import Dearest, blame_of, judge
 
 NANO = 1e-9
-ONCE = ("on_setup", "on_train_begin", "on_train_end")
-"""The events that a training has once. The verdict leaves their time out, because it does not grow with the steps."""
+ONCE = ("on_setup", "on_train_begin", "on_train_end", "on_exception", "on_close")
+"""The events that a training has once. Their time does not grow with the steps."""
+START_AND_END = "start and end"
+"""The part of a session with the time of callbacks at the events in `ONCE`. The part `callbacks` has all other time of
+callbacks."""
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
@@ -49,11 +53,8 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
     medians = {part: max((rank.get(part, 0.0) for rank in ranks), default=own.get(part, 0.0)) for part in own}
     callbacks = [CallbackCost(*key, time * NANO, round(calls)) for key, (time, calls) in sums.handlers.items()]
     callbacks.sort(key=lambda each: -each.seconds)
-    in_steps: dict[str, float] = {}
-    for each in callbacks:
-        if each.event not in ONCE:
-            in_steps[each.callback] = in_steps.get(each.callback, 0.0) + each.seconds
-    once = sum(each.seconds for each in callbacks if each.event in ONCE)
+    once = min(totals[CALLBACKS], sum(each.seconds for each in callbacks if each.event in ONCE))
+    totals[CALLBACKS] -= once
     state, steps = run.state, timeline.steps
     step = float(np.median([row for row, _ in timeline.rows])) * NANO if timeline.rows else 0.0
     done = max(1, state.global_step)
@@ -69,15 +70,17 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
                 part, totals[part], totals[part] / whole if whole else 0.0, medians.get(part, 0.0), timeline.times[part]
             )
             for part in PARTS
-        ],
+        ]
+        + [Part(START_AND_END, once, once / whole if whole else 0.0, 0.0)],
         callbacks=callbacks,
         verdict=judge(
-            {**totals, CALLBACKS: max(0.0, totals[CALLBACKS] - once)},
+            totals,
             own,
             workers=getattr(loader, "num_workers", None),
             processors=_processors(),
-            dearest=max(in_steps, key=lambda name: in_steps[name], default=""),
+            dearest=_dearest(run, callbacks),
             blame=blame_of(ranks),
+            start_and_end=once,
         ),
         samples_per_second=samples,
         tokens_per_second=tokens or None,
@@ -85,6 +88,20 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
         ranks=[dict(rank) for rank in ranks],
         recompilations=recompilations(),
     )
+
+
+def _dearest(run: Any, callbacks: Sequence[CallbackCost]) -> Dearest | None:
+    """Return the callback that takes the most time in the steps. `callbacks`: the slowest first."""
+    in_steps = [each for each in callbacks if each.event not in ONCE]
+    sums: dict[str, float] = {}
+    for each in in_steps:
+        sums[each.callback] = sums.get(each.callback, 0.0) + each.seconds
+    if not sums:
+        return None
+    name = max(sums, key=lambda each: sums[each])
+    event = next(each.event for each in in_steps if each.callback == name)
+    subscriber = run.bus.subscribers.get(name)
+    return Dearest(name, remedy_of(name, subscriber, event), is_own(name, subscriber))
 
 
 def _processors() -> int:

@@ -21,11 +21,16 @@ from ....events.timeline import (
 )
 
 LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
-"""Part -> a share of the time. With at least this share, the part limits the speed."""
+"""Part -> a share of the time of the steps. With at least this share, the part limits the speed."""
 UNEVEN = 0.15
 """The slowest rank limits the speed if the other ranks wait for it during at least this share of a step."""
 COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
 """Parts in which a rank may wait for the others."""
+SHORT = 2.0
+"""Seconds of steps. In a shorter session, first calls of callbacks of this library may take most of the time."""
+SENDING = 0.002
+"""Seconds that a worker process needs to send a small batch to the training process, as measured on two CPU cores with
+batches of 32 rows. If a batch loads in less time, workers make the training slower."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Verdict:
     """What to do next."""
 
     def __str__(self) -> str:
-        return f"{self.bound.upper()}-BOUND: {self.evidence}; {self.action}"
+        name = self.bound.upper() + ("" if self.bound == "unknown" else "-BOUND")
+        return f"{name}: {self.evidence}; {self.action}"
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,16 @@ class Blame:
     """The mean seconds per step that the other ranks wait for this rank."""
 
 
-SENDING = 0.002
-"""Seconds that a worker process needs to send a small batch to the training process, as measured on two CPU cores with
-batches of 32 rows. If a batch loads in less time, workers make the training slower."""
+@dataclass(frozen=True)
+class Dearest:
+    """The callback that takes the most time in the steps."""
+
+    name: str = ""
+    """Its id."""
+    remedy: str = "let it do its work less often"
+    """What reduces its time."""
+    own: bool = False
+    """Whether it belongs to this library."""
 
 
 def judge(
@@ -69,22 +82,28 @@ def judge(
     *,
     workers: int | None = None,
     processors: int = 1,
-    dearest: str = "",
+    dearest: Dearest | None = None,
     blame: Blame | None = None,
+    start_and_end: float = 0.0,
 ) -> Verdict:
     """Find the part that limits the speed of a training.
 
+    A part is compared with the time of the steps. All shares in the text are shares of the session, which also includes
+    its start and end.
+
     Args:
-        totals: the seconds of each part in the whole training.
+        totals: the seconds of each part in the steps of the session.
         medians: the seconds of each part in the median step.
         workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
-        dearest: the callback that takes the most time.
+        dearest: the callback that takes the most time in the steps; None if no callback takes time.
         blame: the slowest rank, from `blame_of`; None for one rank.
+        start_and_end: the seconds of the session before its first step and after its last step.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:
-        return Verdict("unknown", "no step was measured", "train some steps first")
+        return Verdict("unknown", "no ordinary step was measured", "train more steps")
+    session = whole + start_and_end
     if blame is not None and blame.waiting / step >= UNEVEN:
         return Verdict(
             "rank",
@@ -96,14 +115,14 @@ def judge(
     shares[DATA] = max(shares[DATA], medians.get(DATA, 0.0) / step * (1 - _rare(totals) / whole))
     over = [part for part, limit in LIMITS.items() if shares[part] >= limit]
     if not over:
-        model = sum(totals.get(part, 0.0) for part in (FORWARD, BACKWARD, CLIP, APPLY)) / whole
+        model = sum(totals.get(part, 0.0) for part in (FORWARD, BACKWARD, CLIP, APPLY)) / session
         return Verdict(
             "compute",
-            f"{model:.0%} of the time is forward, backward and update",
+            f"{model:.0%} of the session is forward, backward and update",
             "`trainbus profile` measures what bf16, compile and other batch sizes gain",
         )
     worst = max(over, key=lambda part: shares[part])
-    share = f"{shares[worst]:.0%} of the time"
+    share = f"{totals.get(worst, 0.0) / session:.0%} of the session"
     match worst:
         case part if part == DATA:
             evidence = f"{medians.get(DATA, 0.0) / step:.0%} of the step waits for data"
@@ -112,7 +131,7 @@ def judge(
             return Verdict("copy", f"{share} copies batches to the device", "set dataloader_pin_memory=True and "
                            "non_blocking in accelerator_config, or move smaller types")  # fmt: skip
         case part if part == CALLBACKS:
-            return Verdict("callback", f"{share} is in callbacks, most in {dearest}", "let it do its work less often")
+            return _callback_verdict(share, whole, medians.get(CALLBACKS, 0.0) / step, dearest or Dearest())
         case part if part == EVALUATE:
             return Verdict("evaluation", f"{share} is evaluation", "evaluate less often, or set a larger "
                            "per_device_eval_batch_size")  # fmt: skip
@@ -121,6 +140,24 @@ def judge(
         case part if part == LOGS:
             return Verdict("log", f"{share} is logging", "set larger logging_steps")
     return Verdict("collection", f"{share} is garbage collection", "add CollectGarbage() to the callbacks")
+
+
+def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dearest) -> Verdict:
+    """Return the verdict for a session with much time in callbacks.
+
+    Args:
+        share: the share of the session that is in callbacks, as text.
+        seconds: the seconds of the steps.
+        of_median: the share of the median step that is in callbacks.
+        dearest: the callback that takes the most time.
+    """
+    if dearest.own and seconds < SHORT and of_median < LIMITS[CALLBACKS]:
+        return Verdict(
+            "unknown",
+            f"the steps took only {duration(seconds)}, in which the callbacks of trainbus have fixed costs ({share})",
+            f"train for {duration(SHORT)} or longer",
+        )
+    return Verdict("callback", f"{share} is in callbacks, most in {dearest.name}", dearest.remedy)
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:

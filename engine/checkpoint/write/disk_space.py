@@ -1,4 +1,4 @@
-"""Estimate the size of a checkpoint, check the free disk space, and explain disk errors."""
+"""Compute the least size of a checkpoint, check the free disk space, and explain disk errors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from ....events.errors import CheckpointError
 from ..format.files import readable_size
-from ..protocols import SavableRun
-
-_REST = 1 << 20
-"""Bytes for everything that is not a tensor."""
+from ..format.sharded import Files
+from ..format.subclasses import consists_of_tensors
 
 _PROBE = 4096
 """Bytes that a disk must accept before training begins."""
@@ -29,21 +26,31 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def bytes_needed(run: SavableRun, *others: Any) -> int:
-    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and the tensors in `others`."""
-    total = bytes_of([*run.model.parameters(), *run.model.buffers()]) + bytes_of(others) + _REST
-    if not run.args.save_only_model:
-        total += bytes_of(getattr(run.optimizer, "state", {}))
-    return total
+def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> int:
+    """Return the bytes that a checkpoint needs at least. So a save that fits on the disk is not refused.
+
+    Frozen weights and buffers do not count, because a save may write them to no file: the files of an adapter hold only
+    the adapter, a hard link may replace the file, and an override may save only a part of the model. The manifest and
+    the names of tensors do not count either.
+
+    Args:
+        model: the model. Its trained weights count.
+        tensors: the other tensors of the checkpoint and their metadata, by file.
+        texts: the text files of the checkpoint, by name.
+    """
+    trained = sum(bytes_of(weight) for weight in model.parameters() if weight.requires_grad)
+    written = sum(bytes_of(tensor) for encoded, _ in tensors.values() for tensor in encoded.values())
+    metadata = [text for _, described in tensors.values() for text in described.values()]
+    return trained + written + sum(len(text.encode()) for text in (*metadata, *texts.values()))
 
 
-def bytes_of(value: Any) -> int:
-    """Return the bytes of all tensors and arrays in nested values."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return int(value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.nbytes)
-    if isinstance(value, Mapping):
-        return sum(map(bytes_of, value.values()))
-    return sum(map(bytes_of, value)) if isinstance(value, (list, tuple)) else 0
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor. If it consists of other tensors, as a quantized one does, return their bytes."""
+    if consists_of_tensors(tensor):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        parts = [getattr(tensor, name) for name in names]
+        return sum(bytes_of(part) for part in parts if isinstance(part, torch.Tensor))  # a shard also has a mesh
+    return int(tensor.numel() * tensor.element_size())
 
 
 def bytes_free(folder: Path) -> int | None:
@@ -104,7 +111,7 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
 
     Args:
         step: the step of the checkpoint.
-        needed: its estimated size in bytes.
+        needed: the bytes that it needs at least.
         folder: the folder that it is written into.
 
     Raises:
@@ -119,7 +126,7 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         available = "an unknown amount" if free is None else readable_size(free)
         raise CheckpointError(
             f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
-            f"It needs up to {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
+            f"It needs at least {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
             + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
         ) from error
 

@@ -30,7 +30,7 @@ class Snapshot:
     checkpoint: CheckpointRecord
     """The folder, step and metrics."""
     needed: int
-    """The estimated size in bytes."""
+    """The bytes that the checkpoint needs at least."""
     facts: dict[str, Any]
     """The entries of the manifest, without the list of files."""
     tensors: dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
@@ -60,12 +60,12 @@ def take_snapshot(
     Raises:
         CheckpointError: if the state has a value that a checkpoint cannot hold.
     """
-    needed = bytes_needed(run, callbacks, checkpoint.extra)
     write_model = None
     if copies is not None:
         copies.begin()
         write_model = run.services.freeze_model(copies.copy)
     tensors, texts = _contents(run, checkpoint, callbacks)
+    needed = bytes_needed(run.model, tensors, texts)
     if copies is not None and write_model is not None:
         _copy_all(tensors, copies, gathered=bool(run.seams.filled_by("optimizer_state")))
     return Snapshot(
