@@ -148,7 +148,7 @@ class Run:
         processing_class: Any = None,
         plugins: Sequence[str] = (),
     ) -> None:
-        """Create the values of a trainer.
+        """Store the objects of a trainer. Create the event bus and the records of the run.
 
         Args:
             args: the training arguments.

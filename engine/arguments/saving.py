@@ -27,8 +27,8 @@ class SavingArguments(Group):
     )
     save_total_limit: int | None = arg(
         None,
-        "Largest number of checkpoints to keep. The run deletes the oldest checkpoints first. The checkpoint of the "
-        "best model always stays. None: keep all checkpoints.",
+        "Largest number of checkpoints to keep. None: keep all checkpoints. The run deletes the oldest checkpoints "
+        "first. The newest checkpoint always stays. If the run tracks the best model, its checkpoint also stays.",
     )
     save_only_model: bool = arg(
         False,

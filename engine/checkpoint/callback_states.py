@@ -91,7 +91,7 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop what an earlier run of this trainer left: states that no callback received, and the resume report."""
+        """Drop the states that the last resume loaded and that no callback received. Also clear the resume report."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:

@@ -66,7 +66,7 @@ class RestorableCallbacks(Protocol):
         """Return which callback each state belongs to, by id."""
 
     def forget_carried(self) -> None:
-        """Drop the states that an earlier run carried."""
+        """Drop the states that the last resume loaded and that no callback received."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Give each callback its state."""

@@ -52,8 +52,8 @@ class Feed:
             device: where batches go.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
-            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. By default, each
-                epoch has `accumulate`.
+            accumulation_in: receives an epoch, and returns its batches per optimizer step. Epochs count from 0. By
+                default, each epoch has `accumulate`.
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
             collect: receives the iterator of the epoch and a number of batches, and returns the batches of a step. By
                 default, the feed takes the next batches.

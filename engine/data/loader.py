@@ -72,7 +72,7 @@ class Loader(DataLoader[Any]):
         self._own: OwnGenerators | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, counted from 0, on the sampler, and on a dataset that has `set_epoch`."""
+        """Pass the epoch to the sampler, and to the dataset if it has `set_epoch`. Epochs count from 0."""
         if isinstance(self.batch_sampler, BatchedSampler):
             self.batch_sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):

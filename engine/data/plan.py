@@ -104,7 +104,8 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
-        accumulation_in: receives an epoch, from 0, and returns its batches per step. Default: `accumulate`.
+        accumulation_in: receives an epoch, and returns its batches per step. Epochs count from 0. By default, each
+            epoch has `accumulate`.
 
     Raises:
         DataError: if the dataset yields no batch.

@@ -107,7 +107,7 @@ class PreparedLoader:
     batch_rows: int | None = None
     """Samples of the last yielded batch, padding included; None if the batch sampler does not know it."""
     iteration = 0
-    """The epoch, from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
+    """The epoch. Epochs count from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
 
     def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
         """Wrap `loader`, and divide its batches among the ranks.
@@ -138,7 +138,7 @@ class PreparedLoader:
         object.__setattr__(self.loader, "batch_sampler", self._counted)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, from 0, of every sampler and of the dataset, where they have `set_epoch`."""
+        """Pass the epoch to each sampler and to the dataset, if they have `set_epoch`. Epochs count from 0."""
         self.iteration = epoch
         batches: Any = self._batches
         parts: list[Any] = [batches, getattr(batches, "sampler", None), self.loader.dataset]

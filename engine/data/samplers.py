@@ -28,7 +28,7 @@ class ShuffledSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, from 0."""
+        """Set the epoch. Epochs count from 0."""
         self.epoch = epoch
 
     def order(self) -> Sequence[int]:
@@ -59,7 +59,7 @@ class UserSampler(Sampler[int]):
         self._again = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch, from 0, on to the sampler, if it has `set_epoch`."""
+        """Pass the epoch to the sampler, if the sampler has `set_epoch`. Epochs count from 0."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
@@ -143,7 +143,7 @@ class BatchedSampler(Sampler[list[int]]):
         """The number of batches of each rank in an epoch; None for all. The other samples are left out."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch, from 0, on to the sampler, if it has `set_epoch`."""
+        """Pass the epoch to the sampler, if the sampler has `set_epoch`. Epochs count from 0."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 

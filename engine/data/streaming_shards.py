@@ -58,7 +58,7 @@ class StreamShard(IterableDataset[Any]):
         self._told_longer = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch, from 0, on to the stream, if it has `set_epoch`."""
+        """Pass the epoch to the stream, if the stream has `set_epoch`. Epochs count from 0."""
         if hasattr(self.rows, "set_epoch"):
             self.rows.set_epoch(epoch)
 

@@ -177,7 +177,7 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
 
 
 def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
-    """Return the numbers, from 0, of the samples of a batch that have a label or input id out of range.
+    """Return the numbers of the samples of a batch that have a label or input id out of range. Numbers count from 0.
 
     Args:
         found: the labels or input ids of the batch, with their valid range.
@@ -199,7 +199,7 @@ def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
 
     Args:
         run: the run.
-        numbers: the number of each batch in the current step, from 0.
+        numbers: the number of each batch in the current step. Numbers count from 0.
     """
     loader = run.train_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None

@@ -37,7 +37,7 @@ def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float 
     `fork`, and this process must not have used CUDA.
 
     Args:
-        function: takes the rank, from 0, and returns a value that can be pickled.
+        function: takes the rank, and returns a value that can be pickled. Ranks count from 0.
         count: the number of processes. With 1, the process is not distributed.
         timeout: the seconds after which processes that still run are killed.
 

@@ -79,7 +79,7 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
     if rows is None or collate is None:
         raise NoBatch(f"the loader, a {type(loader).__name__}, has no `dataset` and `collate_fn`")
     if is_iterable(rows):
-        raise NoBatch("the dataset is a stream. It can be read only once, so the training would miss the samples")
+        raise NoBatch("the dataset is a stream. If it can be read only once, the training would miss the samples")
     if not isinstance(loader, Loader) and not isinstance(getattr(loader, "batch_size", None), int):
         raise NoBatch(f"the loader, a {type(loader).__name__}, has a batch sampler of its own")
     if not length_of(rows):

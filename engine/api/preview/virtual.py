@@ -27,7 +27,7 @@ from ..services import TrainerServices
 
 Curves = dict[str, Callable[[int, int], float]]
 """Name of a metric -> a function that returns its value. The function receives the step and the number of the
-evaluation, from 0."""
+evaluation. Evaluations count from 0."""
 
 
 @dataclass

@@ -129,7 +129,7 @@ def value_of(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return the text of a value that `value_of` reads."""
+    """Convert a value to text. `value_of` converts this text back to the value."""
     if isinstance(value, Call):
         return f"{value.name}({', '.join(f'{name}={as_text(each)}' for name, each in value.options.items())})"
     if isinstance(value, dict):

@@ -45,8 +45,8 @@ class FreshStart:
     def restore(self, feed: ResumableFeed) -> None:
         """Prepare the state of the run for its first step. `feed` is the feed of the training batches.
 
-        A fresh start drops the states that an earlier run of this trainer left. A `Resumption` restores the optimizer,
-        the states of callbacks, the RNG states and the loader position.
+        A fresh start drops callback states that an earlier resume of this trainer loaded and that no callback received.
+        A `Resumption` restores the optimizer, the states of callbacks, the RNG states and the loader position.
         """
         self.run.continue_from({})
         self.run.callback_states.forget_carried()

@@ -28,7 +28,8 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
     With the same world size, it is the state that the rank saved. Otherwise:
 
-    - a rank that saved RNG states restores them, and a new rank takes the RNG states of rank 0;
+    - a rank that saved RNG states restores them, and a new rank takes the RNG states of rank 0, or of the lowest rank whose states this machine
+      has;
     - the training loss is the mean over the ranks that wrote the checkpoint;
     - the loader position is counted in samples, and the prefetched batch is fetched again.
 
@@ -56,7 +57,8 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     if run.ranks.rank == 0:
         logger.warning(
             "%s was written with world size %d and resumes with world size %d. The samples left in its epoch are "
-            "divided among the ranks. Ranks with saved RNG states restore them. New ranks take those of rank 0.",
+            "divided among the ranks. Ranks with saved RNG states restore them. New ranks take those of rank 0, or of "
+            "the lowest rank that saved on their machine.",
             checkpoint.path,
             before,
             now,

@@ -174,7 +174,8 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
 def save_file(weights: Weights, path: Path, metadata: dict[str, str]) -> None:
     """Write tensors as `safetensors.torch.save_file` does, with less processor time.
 
-    The file is replaced when it is complete, because the tensors may be a memory map of the earlier file.
+    The function writes a temporary file, and then renames this file to `path`. If `path` already exists, the existing
+    file stays unchanged until the rename, because the tensors may be a memory map of the existing file.
     """
     if not all(can_write(tensor) for tensor in weights.values()):
         safetensors.save_file(weights, path, metadata)
