@@ -28,8 +28,8 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
     With the same world size, it is the state that the rank saved. Otherwise:
 
-    - a rank that saved RNG states restores them, and a new rank takes the RNG states of rank 0, or of the lowest rank whose states this machine
-      has;
+    - a rank that saved RNG states restores them, and a new rank takes those of rank 0, or of the lowest rank that saved
+      on its machine;
     - the training loss is the mean over the ranks that wrote the checkpoint;
     - the loader position is counted in samples, and the prefetched batch is fetched again.
 
