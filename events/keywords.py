@@ -99,7 +99,7 @@ class CheckedKeywords:
     if not TYPE_CHECKING:  # type checkers and editors read `__init__`
         __signature__ = _SignatureOfInit()
 
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls, /, *args: Any, **kwargs: Any) -> Any:
             make = super().__new__
             if make is not object.__new__:  # of another base class, such as `dict`
                 return make(cls, *args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -284,12 +285,23 @@ def replace(path: Path, values: dict[str, Any]) -> None:
     except OSError as error:
         if error.errno not in FULL or not path.is_file():
             raise
-        size = path.stat().st_size
+        size = int(min(path.stat().st_size, _largest_file()))
         data = _shortened(values, size)
         with open(path, "r+b") as file:
             file.write(data[:-1].ljust(size - 1) + b"\n")
+            file.truncate()
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _largest_file() -> float:
+    """Return the number of bytes that a file may have by `ulimit -f`; infinity without a limit."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def _encoded(values: dict[str, Any]) -> bytes:

@@ -89,7 +89,7 @@ class StopOnSignal(Callback):
 
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:
-        own = type(self).on_prediction_step is StopOnSignal.on_prediction_step
+        own = getattr(self.on_prediction_step, "__func__", None) is StopOnSignal.on_prediction_step
         run.bus.signals["on_prediction_step"].rest(self, own and run.mode != "train")
         if run.mode == "train":
             self._detail, self._interrupted, self._training, self._asked_at = "", False, False, -1

@@ -29,7 +29,7 @@ class Feed:
     """Takes windows from a loader. A window holds the `accumulate` batches of one step.
 
     The last window of an epoch may have fewer batches. The loader may be any iterable of batches. These methods of
-    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track_next`.
+    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track`.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Feed:
 
     def _iterate(self) -> Iterator[Any]:
         """Start an iteration of the loader. Iterations that callbacks start do not change its position."""
-        if hasattr(self.loader, "track_next"):
-            self.loader.track_next()
+        if hasattr(self.loader, "track"):
+            self.loader.track(next_iteration=True)
         return iter(self.loader)
 
     def _restore(self) -> None:

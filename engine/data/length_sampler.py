@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,16 @@ class LengthGroupedSampler(Sampler[int]):
         """The last order."""
         self._again = False
 
+    def same_order(self) -> LengthGroupedSampler:
+        """Return a sampler with the last order. If there is none yet, draw another one, and restore the RNG state."""
+        twin = copy.copy(self)
+        if self.seed is None and self.state is None:
+            before = torch.get_rng_state()
+            twin._draw_state()
+            torch.set_rng_state(before)
+        twin._again = True
+        return twin
+
     def repeat(self) -> None:
         """Draw the order of `state` again at the next iteration."""
         self._again = True
@@ -64,13 +75,16 @@ class LengthGroupedSampler(Sampler[int]):
             generator.manual_seed(self.seed)
         else:
             if self.state is None or not again:
-                state = self.ranks.gather_objects(torch.get_rng_state())[0]
-                self.state = {"generator": state, "group_size": group_size}
-                torch.randperm(len(self))  # advances the global generator as if the order came from it
+                self._draw_state()
             generator.set_state(self.state["generator"])
             group_size = self.state["group_size"]
         self.order = grouped_by_length(self.lengths, group_size, generator)
         return iter(self.order)
+
+    def _draw_state(self) -> None:
+        state = self.ranks.gather_objects(torch.get_rng_state())[0]
+        self.state = {"generator": state, "group_size": self.group_size}
+        torch.randperm(len(self))  # advances the global generator as if the order came from it
 
     def __len__(self) -> int:
         return len(self.lengths)

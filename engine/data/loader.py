@@ -189,12 +189,13 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
-    def track_next(self) -> None:
-        """Make `resume_state` follow the next iteration, and none of the later ones.
+    def track(self, next_iteration: bool = False) -> None:
+        """Make `resume_state` follow the iterations of a training only. Other iterations use an `independent` loader.
 
-        A training calls this method before each epoch. A callback can then iterate over the same loader.
+        Args:
+            next_iteration: whether the next iteration is the training's.
         """
-        self._tracked = self._tracks_next = True
+        self._tracked, self._tracks_next = True, next_iteration
 
     def independent(self) -> Loader:
         """Return a loader of the same batches whose iterations do not change the position of a training.
@@ -204,13 +205,16 @@ class Loader(DataLoader[Any]):
         """
         if not self._tracked:
             return self
-        if self._progress is not None:
-            self._progress.lose_dataset_state()
         twin = copy.copy(self)
         # A DataLoader refuses assignments to some of these names. Persistent workers serve one iteration at a time.
         rows = "batch_sampler" if self._stream is None else "dataset"
         vars(twin)[rows] = getattr(self, rows).from_start()
         vars(twin).update(_iterator=None, persistent_workers=False, _resumes=False, _tracked=False, _progress=None)
+        # torch draws a seed for the workers from this generator, and not from the global one.
+        twin.generator = torch.Generator().manual_seed(torch.initial_seed())
+        shared = self._stream is not None and self._stream.rows is twin.dataset.rows  # type: ignore[attr-defined]
+        if shared and self._progress is not None:
+            self._progress.lose_dataset_state()
         return twin
 
     # The dataset's and the collator's own random generators.
@@ -341,7 +345,7 @@ class Loader(DataLoader[Any]):
             # workers have lost their queues, and the process waits seconds for each worker. Releasing the iterator
             # when the loader is freed tells the workers to exit.
             self._worker_iterator = batches
-            weakref.finalize(self, _release, batches)
+            weakref.finalize(self, id, batches)  # keeps `batches` alive
         return batches
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
@@ -394,7 +398,3 @@ class Loader(DataLoader[Any]):
         if self.num_workers and self._stream is not None and self.stream_end is None:
             self._stream.check_length(progress.pulled, self.num_workers)
         return batch
-
-
-def _release(batches: Any) -> None:
-    """Do nothing. `weakref.finalize` keeps the argument of this call alive until the loader is garbage-collected."""

@@ -57,17 +57,35 @@ class UserSampler(Sampler[int]):
         `global` has the states of all global generators, and `generators` the states of the sampler's own generators.
         Checkpoints of earlier versions have the state of `sampler.generator` as `own`."""
         self._again = False
+        self._order: list[int] | None = None
+        """The order of the epoch; None before it is drawn."""
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch to the sampler, if the sampler has `set_epoch`. Epochs count from 0."""
+        self._order = None
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
+
+    def same_order(self) -> list[int]:
+        """Return the order of the epoch. If it is not drawn yet, draw another one, and restore the RNG states."""
+        if self._order is not None:
+            return self._order
+        own = OwnGenerators({"sampler": self.sampler})
+        before, before_own = random_states(), own.read()
+        rows = list(self.sampler)
+        restore_random_states(before)
+        own.restore(before_own)
+        return rows
 
     def repeat(self) -> None:
         """Draw the order of `state` again at the next iteration."""
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
+        self._order = self._draw()
+        return iter(self._order)
+
+    def _draw(self) -> list[int]:
         own = OwnGenerators({"sampler": self.sampler})
         if self._again and self.state is not None:
             self._again = False
@@ -82,9 +100,9 @@ class UserSampler(Sampler[int]):
             # `before` comes from the checkpoint, which the earlier session saved after it drew this order.
             restore_random_states(before)
             own.restore(before_own)
-            return iter(rows)
+            return rows
         self.state = {"global": random_states(), "generators": own.read()}
-        return iter(list(self.sampler))
+        return list(self.sampler)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -164,13 +182,12 @@ class BatchedSampler(Sampler[list[int]]):
     def from_start(self) -> BatchedSampler:
         """Return a sampler with the same batches that starts at the first one, whatever the position of this sampler.
 
-        If the sampler of the samples has drawn its order, the new sampler uses the same order.
+        The order of the samples is the same too.
         """
         twin = copy.copy(self)
-        twin.sampler = copy.copy(self.sampler)
         twin.first = twin.blank = twin.first_row = 0
-        if getattr(twin.sampler, "state", None) is not None and hasattr(twin.sampler, "repeat"):
-            twin.sampler.repeat()
+        if hasattr(self.sampler, "same_order"):
+            twin.sampler = self.sampler.same_order()
         return twin
 
     def __iter__(self) -> Iterator[list[int]]:

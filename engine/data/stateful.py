@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from .loader import Loader
+
 
 def adopt_state(loader: Any) -> Any:
-    """Add `resume_state` and `resume_from` to a loader with `state_dict` and `load_state_dict`, and return the loader.
+    """Prepare a loader for a training, and return it.
 
-    With these methods, checkpoints save and restore the position of the loader. Other loaders do not change.
+    A loader with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from`. With these
+    methods, checkpoints save and restore the position of the loader. A `Loader` tracks its position.
     """
+    if isinstance(loader, Loader):
+        loader.track()
     saves = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
     if not saves or hasattr(loader, "resume_state"):
         return loader

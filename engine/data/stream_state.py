@@ -38,13 +38,27 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
 def unresumed(dataset: Any) -> Any:
     """Return a dataset of the same samples that starts at the first sample of the epoch.
 
-    A `datasets.IterableDataset` starts all iterations of an epoch at the position that `load_state_dict` restored. For
-    it, the function returns a copy that has no such position. It returns any other dataset itself.
+    All iterations of a `datasets.IterableDataset` share their position, and start where `load_state_dict` says. For it,
+    the function returns a copy with its own position, at the start. It returns any other dataset itself.
     """
-    if getattr(dataset, "_starting_state_dict", None) is None:
+    if not hasattr(dataset, "_ex_iterable"):
         return dataset
-    twin = copy.copy(dataset)
-    twin._starting_state_dict = None
+    twin = object.__new__(type(dataset))  # a copy by `copy.copy` would share the attributes
+    vars(twin).update(vars(dataset), _ex_iterable=_copy_stages(dataset._ex_iterable), _starting_state_dict=None)
+    return twin
+
+
+def _copy_stages(stage: Any) -> Any:
+    """Copy a processing stage of a `datasets.IterableDataset`, and the stages before it, without their position."""
+    twin = copy.copy(stage)
+    own = vars(twin)
+    for name, value in own.items():
+        if name == "ex_iterable":
+            own[name] = _copy_stages(value)
+        elif name == "ex_iterables":
+            own[name] = type(value)(map(_copy_stages, value))
+        elif name == "_state_dict":
+            own[name] = None
     return twin
 
 

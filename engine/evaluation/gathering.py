@@ -27,21 +27,10 @@ class Gathered:
     """Batches that are still on their device."""
     arrays: list[Any] = field(default_factory=list)
     """Batches in host memory, as numpy arrays."""
-    former: Any = None
-    """The last batch, as it was passed to `add`. None if the next batch is copied in any case."""
 
     def add(self, part: Any) -> None:
-        """Append the result of one batch. The result stays on its device.
-
-        The first batch is copied. A later batch is copied if the model wrote it into the memory of the batch before.
-        """
-        former, self.former = self.former, part
-        same = former is None or (
-            part.data_ptr() == former.data_ptr()
-            if isinstance(part, torch.Tensor) and isinstance(former, torch.Tensor)
-            else memory_of(part) == memory_of(former)
-        )
-        self.parts.append(map_tensors(torch.Tensor.clone, part) if same else part)
+        """Append the result of one batch. The result stays on its device."""
+        self.parts.append(part)
 
     def last(self, rows: int, of: int | None = None) -> Any:
         """Return the first `rows` rows of the last batch, on its device; None if there is no batch.
@@ -54,7 +43,7 @@ class Gathered:
 
     def drop(self) -> None:
         """Drop everything that is not in host memory."""
-        self.parts, self.former = [], ()  # the next batch needs no copy if it is dropped too
+        self.parts = []
 
     def to_host(self) -> None:
         """Move all batches to host memory."""
@@ -62,7 +51,7 @@ class Gathered:
             self.arrays.append(to_numpy(join(self.parts))) if self.concat else self.arrays.extend(
                 map(to_numpy, self.parts)
             )
-            self.parts, self.former = [], None
+            self.parts = []
 
     def whole(
         self,
@@ -94,13 +83,6 @@ class Gathered:
         return _cut_last(self.arrays, padding_rows, of_last)
 
 
-def memory_of(data: Any) -> list[int]:
-    """Return the addresses of the tensors in nested data."""
-    addresses: list[int] = []
-    map_tensors(lambda tensor: addresses.append(tensor.data_ptr()), data)
-    return addresses
-
-
 @dataclass
 class BatchLosses(Gathered):
     """The losses of batches. When a scalar loss moves to host memory, it is repeated for each row of its batch."""
@@ -109,8 +91,8 @@ class BatchLosses(Gathered):
     """Mean losses of batches: numbers of the type `dtype`, or tensors that are still on their device."""
     rows: list[int] = field(default_factory=list)
     """The number of rows of each of these batches."""
-    dtype: torch.dtype = torch.float32
-    """The type of the last loss."""
+    dtype: torch.dtype | None = None
+    """The type to which the types of all losses are promoted; None before the first."""
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
         """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
@@ -118,7 +100,8 @@ class BatchLosses(Gathered):
         # device, it would wait for the device.
         in_memory = type(loss) is torch.Tensor and loss.is_cpu
         self.scalars.append(loss.item() if in_memory else loss.clone())
-        self.dtype = loss.dtype
+        if loss.dtype != self.dtype:
+            self.dtype = loss.dtype if self.dtype is None else torch.promote_types(self.dtype, loss.dtype)
         self.rows.append(rows)
 
     def to_host(self) -> None:
@@ -131,6 +114,11 @@ class BatchLosses(Gathered):
             self.arrays.append(np.repeat(to_numpy(losses), self.rows))
             self.scalars, self.rows = [], []
         super().to_host()
+
+
+def copied(data: Any) -> Any:
+    """Return a copy of nested data, with a copy of each tensor."""
+    return data.clone() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.clone, data)
 
 
 def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int, *, as_objects: bool) -> int:

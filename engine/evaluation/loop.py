@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
 from ..data.build import length_of, order_of
+from ..data.collators.default import makes_new_tensors
 from ..data.loader import Loader
 from ..data.plan import limited
 from ..distributed.ranks import Ranks
@@ -116,6 +117,8 @@ def evaluation_loop(
         include_losses="loss" in args.include_for_metrics,
         as_objects=args.eval_use_gather_object,
         together=not (observed or by_batch),
+        copies=keeps_batches and not (loss_only and observed),
+        copies_labels=not isinstance(loader, Loader) or not makes_new_tensors(loader.collate_fn),
     )
 
     def predict(batch: Any) -> tuple[Any, Any, Any]:
@@ -171,9 +174,13 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
     The number of rows comes from the sampler and includes padding rows. It is None if the loader does not know the
     number. Padding rows only fill up the last batch. They are not part of the results.
     """
-    plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
+    if isinstance(loader, Loader):
+        for batch in loader.without_resume():
+            yield batch, loader.batch_rows, loader.padding_rows
+        return
+    plain = getattr(loader, "batch_sampler", None)
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
-    for batch in loader.without_resume() if isinstance(loader, Loader) else loader:
+    for batch in loader:
         yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..distributed.ranks import Ranks
-from .gathering import BatchLosses, Gathered, first_rows, gather_batches, gather_rows
+from .gathering import BatchLosses, Gathered, copied, first_rows, gather_batches, gather_rows
 from .outputs import EvalPrediction
 
 GATHERED_TOGETHER = 8
@@ -33,7 +33,15 @@ class Results:
     """Collects the results of all batches and ranks."""
 
     def __init__(
-        self, *, concat: bool, dataset_size: int | None, include_losses: bool, as_objects: bool, together: bool = False
+        self,
+        *,
+        concat: bool,
+        dataset_size: int | None,
+        include_losses: bool,
+        as_objects: bool,
+        together: bool = False,
+        copies: bool = True,
+        copies_labels: bool = True,
     ) -> None:
         """Create an empty collection.
 
@@ -44,6 +52,9 @@ class Results:
             as_objects: gather pickled objects instead of tensors.
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait for the others
                 less often. Do not call `last_prediction` then. Call `finish` after the last batch.
+            copies: keep copies of predictions, labels and inputs, because the model or the collator may write a later
+                batch into the same memory. False if no batch is kept until then.
+            copies_labels: whether this includes labels and inputs. False if no collator reuses memory.
         """
         self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
@@ -53,6 +64,7 @@ class Results:
         self.last_rows = 0
         """Rows of the last batch, over all ranks."""
         self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects
+        self._copies, self._copies_labels = copies, copies and copies_labels
         self._batch_rows: list[int] = []
         self._fills_up = False
         self._together = together and concat and not as_objects
@@ -85,7 +97,7 @@ class Results:
         parts = (losses, result.predictions, result.labels, result.inputs)
         self._fills_up = True
         if self._together:
-            self._waiting.append((result.rows, parts))
+            self._waiting.append((result.rows, (losses, *map(copied, parts[1:]))))
             if len(self._waiting) == GATHERED_TOGETHER:
                 self.finish(ranks)
             return
@@ -102,11 +114,11 @@ class Results:
             else:
                 self.losses.add_scalar(loss, rows)
         if predictions is not None:
-            self.predictions.add(predictions)
+            self.predictions.add(copied(predictions) if self._copies else predictions)
         if labels is not None:
-            self.labels.add(labels)
+            self.labels.add(copied(labels) if self._copies_labels else labels)
         if inputs is not None:
-            self.inputs.add(inputs)
+            self.inputs.add(copied(inputs) if self._copies_labels else inputs)
         self.last_rows = rows
         self.rows_gathered += rows
         self._batch_rows.append(rows)

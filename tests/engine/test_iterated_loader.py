@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import torch
 from resume_points import DATA, mismatches, run_of
 from torch.utils.data import WeightedRandomSampler
 
+from support.data import points
+from support.outcomes import same_weights, weights
 from trainbus.engine.data.loader import Loader
 
 
@@ -28,7 +30,7 @@ def for_an_evaluation(loader: Loader) -> list[Any]:
 
 
 WAYS = [first_batches, all_batches, for_an_evaluation]
-PLACES = ["on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end"]
+PLACES = ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end"]
 
 
 def at(place: str, look: Callable[[Loader], list[Any]], seen: list[Any] | None = None) -> Callable[[Any], None]:
@@ -61,11 +63,12 @@ def test_a_resumed_run_equals_the_whole_run(data: str, look: Any, place: str, tm
     assert mismatches(tmp_path, [2, 6, 8], data=data, collator="torch", attach=at(place, look)) == []
 
 
+@pytest.mark.parametrize("place", ["on_train_begin", "on_epoch_begin", "on_step_end"])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("data", ["rows", "datasets"])
-def test_with_workers(data: str, persistent: bool, tmp_path: Path) -> None:
-    setting = {"workers": 2, "dataloader_persistent_workers": persistent, "attach": at("on_step_end", first_batches)}
-    assert mismatches(tmp_path, [2, 7], data=data, collator="numpy", **setting) == []
+def test_with_workers(data: str, persistent: bool, place: str, tmp_path: Path) -> None:
+    setting = {"workers": 2, "dataloader_persistent_workers": persistent, "attach": at(place, first_batches)}
+    assert mismatches(tmp_path, [3, 7], data=data, collator="numpy", **setting) == []
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "group_by_length"])
@@ -99,8 +102,27 @@ def test_an_evaluation_of_the_training_data(tmp_path: Path) -> None:
     assert len(seen) == 12 + 9 + 4
 
 
+class Counting:
+    """A sampler of the user that draws each order from a count of its own."""
+
+    def __init__(self) -> None:
+        self.orders = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.orders += 1
+        return iter(torch.randperm(22, generator=torch.Generator().manual_seed(self.orders)).tolist())
+
+    def __len__(self) -> int:
+        return 22
+
+
+def counting(run: Any) -> None:
+    sampler = Counting()
+    run._get_train_sampler = lambda dataset=None: sampler
+
+
 @pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("prepare", [lambda run: None, weighted], ids=["shuffled", "weighted"])
+@pytest.mark.parametrize("prepare", [lambda run: None, weighted, counting], ids=["shuffled", "weighted", "counting"])
 def test_callbacks_see_the_batches_of_the_epoch(prepare: Any, look: Any, tmp_path: Path) -> None:
     run, seen = run_of(tmp_path, "rows", "pure", max_steps=6), []
     taken = taken_batches(run)
@@ -113,15 +135,71 @@ def test_callbacks_see_the_batches_of_the_epoch(prepare: Any, look: Any, tmp_pat
             assert torch.equal(mine, other)
 
 
-def test_the_training_takes_the_same_batches(tmp_path: Path) -> None:
-    alone, observed = run_of(tmp_path / "alone", "rows", "pure"), run_of(tmp_path / "observed", "rows", "pure")
-    at("on_step_end", all_batches)(observed)
-    batches = [taken_batches(alone), taken_batches(observed)]
-    alone.train()
-    observed.train()
+def concatenated() -> Any:
+    """A stream of `datasets` of two sources, each with two shards."""
+    import datasets
+
+    parts = [
+        datasets.Dataset.from_list([{"x": row["x"].tolist(), "labels": row["labels"]} for row in points(11, seed)])
+        for seed in range(2)
+    ]
+    streams = [part.to_iterable_dataset(num_shards=2) for part in parts]
+    return datasets.concatenate_datasets(streams).with_format("torch")
+
+
+SOURCES: dict[str, Any] = {
+    "shuffled": {},
+    "weighted": {"attach": weighted},
+    "counting": {"attach": counting},
+    "grouped": {
+        "data": "rows of a length",
+        "train_sampling_strategy": "group_by_length",
+        "length_column_name": "length",
+    },
+    "datasets": {"data": "datasets"},
+    "concatenated": {"rows": concatenated},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_training_is_the_same_with_and_without_a_look(source: str, place: str, tmp_path: Path) -> None:
+    if source == "counting" and place in ("on_train_begin", "on_epoch_begin"):
+        return  # before the epoch has an order, a look asks the sampler for one
+    batches, ends = [], []
+    for look in (None, all_batches):
+        setting = {"data": "rows", **SOURCES[source]}
+        rows = setting.pop("rows", None)
+        run = run_of(tmp_path / str(look), collator="pure", **setting)
+        if rows is not None:
+            run.train_dataset = rows()
+        if look is not None:
+            at(place, look)(run)
+        batches.append(taken_batches(run))
+        run.train()
+        ends.append(weights(run.model))
     assert len(batches[0]) == 12
     for mine, other in zip(*batches, strict=True):
         assert torch.equal(mine, other)
+    assert same_weights(*ends), "the model has dropout"
+
+
+@pytest.mark.parametrize("data", ["rows", "datasets", "concatenated"])
+def test_an_iterator_that_lives_through_the_training(data: str, tmp_path: Path) -> None:
+    def attach(run: Any) -> None:
+        kept: list[Any] = []
+        if data == "concatenated":
+            run.train_dataset = concatenated()
+        run.on("on_train_begin", lambda train_dataloader: kept.append(iter(train_dataloader)))
+        run.on("on_step_end", lambda: next(kept[-1], None) and None)
+
+    of = "rows" if data == "concatenated" else data
+    assert mismatches(tmp_path, [2, 4, 8], data=of, collator="pure", attach=attach) == []
+
+
+@pytest.mark.parametrize("data", [name for name in SAFE if name != "stream with a random start"])
+def test_a_look_after_the_state_is_saved(data: str, tmp_path: Path) -> None:
+    assert mismatches(tmp_path, [2, 8], data=data, collator="pure", attach=at("on_save", all_batches)) == []
 
 
 def test_after_a_resume_a_callback_reads_a_stream_from_its_start(tmp_path: Path) -> None:

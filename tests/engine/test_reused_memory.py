@@ -57,14 +57,20 @@ class ReusingOutputs(Reusing):
     def __init__(self, form: str) -> None:
         super().__init__("nothing")
         self.form = form
-        self.memory = torch.zeros(5, 2)
+        self.memory = torch.zeros(3, 5, 2)
+        self.calls = 0
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         outputs: dict[str, Any] = super().forward(x, labels)
         if self.form == "fresh":
             return outputs
-        logits = self.memory[: len(x)].copy_(outputs["logits"].detach())
-        forms = {"plain": logits, "tuple": (logits, logits[:, :1]), "dict": {"scores": logits}}
+        self.calls += 1
+        place = self.calls % 3 if self.form == "three" else 0
+        logits = self.memory[place, : len(x)].copy_(outputs["logits"].detach())
+        forms = {
+            **{"plain": logits, "three": logits, "dict": {"scores": logits}},
+            **{"tuple": (logits, logits[:, :1]), "partly fresh": (logits, logits.clone())},
+        }
         return {"loss": outputs["loss"], "logits": forms[self.form]}
 
 
@@ -75,7 +81,7 @@ def first_array(predictions: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("args", [{}, {"eval_accumulation_steps": 1}, {"eval_accumulation_steps": 3}], ids=str)
-@pytest.mark.parametrize("form", ["plain", "tuple", "dict"])
+@pytest.mark.parametrize("form", ["plain", "three", "dict", "tuple", "partly fresh"])
 def test_predictions_keep_the_values_of_each_batch(form: str, args: dict[str, Any], tmp_path: Path) -> None:
     found = {}
     for each in ("fresh", form):
@@ -97,3 +103,40 @@ def test_a_later_call_of_the_model_changes_no_predictions(concat: bool, tmp_path
     before = first.copy()
     trainer.predict(SAMPLES[5:10])
     assert np.array_equal(first, before)
+
+
+class MixedLosses(Reusing):
+    """Returns losses of other types at chosen calls."""
+
+    def __init__(self, types: tuple[torch.dtype, ...]) -> None:
+        super().__init__("nothing")
+        self.types = types
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = super().forward(x, labels)
+        outputs["loss"] = outputs["loss"].to(self.types[self.calls % len(self.types)])
+        self.calls += 1
+        return outputs
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        (torch.float32, torch.float16),
+        (torch.float64, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float16,),
+        (torch.float64,),
+    ],
+    ids=str,
+)
+def test_losses_of_several_types(types: tuple[torch.dtype, ...], tmp_path: Path) -> None:
+    losses = []
+    libraries: tuple[Any, ...] = (trainbus, transformers)
+    for library in libraries:
+        args = library.TrainingArguments(
+            str(tmp_path), per_device_eval_batch_size=5, report_to=[], use_cpu=True, disable_tqdm=True
+        )
+        losses.append(library.Trainer(MixedLosses(types), args, eval_dataset=SAMPLES).evaluate()["eval_loss"])
+    assert losses[0] == losses[1]

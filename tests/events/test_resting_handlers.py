@@ -69,6 +69,18 @@ def test_an_override_is_called_in_each_evaluation(kind: type[Callback], tmp_path
     assert len(seen) == 3  # batches of 8
 
 
+@pytest.mark.parametrize("kind", [Progress, StopOnSignal])
+def test_a_handler_of_an_instance_is_called_in_each_evaluation(kind: type[Callback], tmp_path: Path) -> None:
+    seen: list[str] = []
+    callback = kind()
+    callback.on_prediction_step = lambda: seen.append("batch")  # type: ignore[method-assign, assignment]
+    trainer = regression_trainer(tmp_path, args={"disable_tqdm": True}, eval_dataset=points(17))
+    trainer.remove_callback(kind)
+    trainer.add_callback(callback)
+    trainer.evaluate()
+    assert len(seen) == 3
+
+
 def test_after_an_evaluation_a_training_still_stops_in_its_evaluation(tmp_path: Path) -> None:
     args = {"eval_strategy": "steps", "eval_steps": 2, "disable_tqdm": True, "per_device_eval_batch_size": 1}
     trainer = regression_trainer(tmp_path, args=args, eval_dataset=points(50))

@@ -159,6 +159,23 @@ def check_type(return_tensors: str) -> None:
         )
 
 
+def makes_new_tensors(collator: Any) -> bool:
+    """Return whether a collator of this library makes the batches. Its batches never share memory.
+
+    Args:
+        collator: the collator of a loader. A wrapper of this library has the wrapped collator as `collator`.
+    """
+    while _is_own(collator) and hasattr(collator, "collator"):
+        collator = collator.collator
+    return _is_own(collator)
+
+
+def _is_own(collator: Any) -> bool:
+    """Return whether a function, or the class of an object, is in this folder or in one beside it."""
+    owner = collator if hasattr(collator, "__qualname__") else type(collator)
+    return str(owner.__module__).startswith(__name__.rpartition(".collators.")[0])
+
+
 only_torch = check_type
 """The former name of `check_type`."""
 
