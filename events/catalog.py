@@ -121,7 +121,7 @@ class Event(CheckedKeywords):
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that a handler of this event may name, by name: `COMMON`, then its own."""
+        """All parameters that a handler of this event may have, by name: `COMMON`, then those of the event."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 

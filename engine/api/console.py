@@ -94,7 +94,7 @@ def _has_descriptor(name: str) -> bool:
 
 
 def _discard(name: str) -> None:
-    """Make a stream write to the null device."""
+    """Redirect an output stream, such as `sys.stdout`, to the null device."""
     if _has_descriptor(name):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, getattr(sys, name).fileno())

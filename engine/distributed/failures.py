@@ -136,8 +136,12 @@ class RankFailureMonitor(FailureMonitor):
     ) -> None:
         """Read the reports of the other ranks from the store, and check whether their processes are alive.
 
-        Repeat this until a report has another error than a lost connection, a process is dead, all ranks have
-        reported, or `REPORT_TIMEOUT` seconds have passed.
+        Repeat this until one of these conditions holds:
+
+        - a report has an error that is not a lost connection;
+        - a process is dead;
+        - all ranks have reported;
+        - `REPORT_TIMEOUT` seconds have passed.
 
         Args:
             store: the store of the rendezvous.

@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 import trainbus
+from trainbus.engine.data.collators.default import makes_new_tensors
 
 INPUTS = torch.randn(37, 4, generator=torch.Generator().manual_seed(0))
 SAMPLES = [{"x": row, "labels": (row.sum() > 0).long()} for row in INPUTS]
@@ -103,6 +104,25 @@ def test_a_later_call_of_the_model_changes_no_predictions(concat: bool, tmp_path
     before = first.copy()
     trainer.predict(SAMPLES[5:10])
     assert np.array_equal(first, before)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_labels_keep_the_values_of_each_batch(own: bool, tmp_path: Path) -> None:
+    memory, calls = torch.zeros(3, 5, dtype=torch.long), []
+
+    def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        # The loader fetches one batch ahead, so a collator needs at least two places in memory.
+        calls.append(len(samples))
+        labels = memory[len(calls) % 3, : len(samples)]
+        labels.copy_(torch.stack([sample["labels"] for sample in samples]))
+        return {"x": torch.stack([sample["x"] for sample in samples]), "labels": labels}
+
+    collator = trainbus.DefaultDataCollator() if own else collate
+    assert makes_new_tensors(collator) == own
+    args = trainbus.TrainingArguments(str(tmp_path), per_device_eval_batch_size=5, report_to=[])
+    trainer = trainbus.Trainer(Reusing("nothing"), args, data_collator=collator)
+    assert trainer.predict(SAMPLES).label_ids.tolist() == [sample["labels"].item() for sample in SAMPLES]
+    assert len(calls) == (0 if own else 8)
 
 
 class MixedLosses(Reusing):

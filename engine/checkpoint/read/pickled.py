@@ -53,7 +53,7 @@ def load_pickled_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read pickled weights, such as `pytorch_model.bin`.
 
     Raises:
-        CheckpointError: if the file holds anything but tensors by name.
+        CheckpointError: if the file is not a dict from names to tensors.
     """
     state = load_plain(path)
     if not isinstance(state, Mapping) or not all(

@@ -18,8 +18,8 @@ class RanksWriter(BackgroundWriter):
 
     The threads have a process group of their own. The training runs no collective for them, and never uses this group.
 
-    Threads end at different moments, but a rank that raises an error or announces an event must do so at the same step
-    as the others. So the threads agree on a step: each thread reads the last step that its rank has completed, and the
+    The writes of the ranks end at different moments, but all ranks must raise an error or announce an event at the same
+    step. So the threads agree on a step: each thread reads the last step that its rank has completed, and the
     result is the step after the highest of them. While the threads exchange these numbers, a rank that completes a step
     waits. It therefore cannot pass the step that the threads agree on.
     """
