@@ -87,6 +87,8 @@ class Checkpoint(Cadence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.keep, Keep):
+            raise ArgumentError(f"keep={self.keep!r} is not a rule. Set a `Keep`, such as keep=Keep(last=2).")
         if self.on_save_error not in SAVE_ERRORS:
             hint = nearest(self.on_save_error, SAVE_ERRORS)
             raise ArgumentError(f"on_save_error={self.on_save_error!r} is unknown{hint} Set 'raise' or 'warn'.")

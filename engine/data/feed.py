@@ -29,7 +29,8 @@ class Feed:
     """Takes windows from a loader. A window holds the `accumulate` batches of one step.
 
     The last window of an epoch may have fewer batches. The loader may be any iterable of batches. These methods of
-    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track`.
+    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and
+    `track_training`.
     """
 
     def __init__(
@@ -122,8 +123,8 @@ class Feed:
 
     def _iterate(self) -> Iterator[Any]:
         """Start an iteration of the loader. Iterations that callbacks start do not change its position."""
-        if hasattr(self.loader, "track"):
-            self.loader.track(next_iteration=True)
+        if hasattr(self.loader, "track_training"):
+            self.loader.track_training(next_iteration=True)
         return iter(self.loader)
 
     def _restore(self) -> None:

@@ -189,7 +189,7 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
-    def track(self, next_iteration: bool = False) -> None:
+    def track_training(self, next_iteration: bool = False) -> None:
         """Make `resume_state` follow the iterations of a training only. Other iterations use an `independent` loader.
 
         Args:

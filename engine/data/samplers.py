@@ -82,8 +82,12 @@ class UserSampler(Sampler[int]):
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
+        return iter(self.order())
+
+    def order(self) -> list[int]:
+        """Draw the order of the next iteration."""
         self._order = self._draw()
-        return iter(self._order)
+        return self._order
 
     def _draw(self) -> list[int]:
         own = OwnGenerators({"sampler": self.sampler})
@@ -112,7 +116,9 @@ def _order_of(sampler: Sampler[int]) -> Sequence[int]:
     """Return the sample indices that a sampler yields in an epoch, in a form that needs little memory if possible."""
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
-    return sampler.order() if type(sampler) is ShuffledSampler else list(sampler)
+    if type(sampler) is ShuffledSampler or type(sampler) is UserSampler:
+        return sampler.order()
+    return list(sampler)
 
 
 class BatchedSampler(Sampler[list[int]]):

@@ -14,7 +14,7 @@ def adopt_state(loader: Any) -> Any:
     methods, checkpoints save and restore the position of the loader. A `Loader` tracks its position.
     """
     if isinstance(loader, Loader):
-        loader.track()
+        loader.track_training()
     saves = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
     if not saves or hasattr(loader, "resume_state"):
         return loader

@@ -1,7 +1,7 @@
 """The sharding strategies: one row for each way to train on several GPUs.
 
-To add a strategy, add three things: a row in `Strategy`, the callback that this row names, and a test. A row has the arguments that
-select the strategy, its callback, its memory formula, the command that starts it, and its limits.
+To add a strategy, add three things: a row in `Strategy`, the callback that this row names, and a test. A row has the
+arguments that select the strategy, its callback, its memory formula, the command that starts it, and its limits.
 All other places read the row, or a test compares them with the row: `TrainingArguments.sharding_strategy`,
 `trainbus plan`, the composition of callbacks and the tables of docs/scaling.md.
 """

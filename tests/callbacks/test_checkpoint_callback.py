@@ -198,3 +198,9 @@ def test_folders_without_a_manifest_are_not_deleted(tmp_path):
     built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "manifest.json").unlink(), once=3)
     built.train()
     assert saved_steps(tmp_path) == [2, 6]
+
+
+@pytest.mark.parametrize("keep", [2, None, "last", {"last": 2}], ids=str)
+def test_a_retention_that_is_no_keep_is_refused_at_once(keep):
+    with pytest.raises(ArgumentError, match=r"is not a rule. Set a `Keep`, such as keep=Keep\(last=2\)"):
+        Checkpoint(every(4), keep=keep)

@@ -124,14 +124,18 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         free = bytes_free(folder)
         available = "an unknown amount" if free is None else readable_size(free)
+        number = getattr(error, "errno", None)
+        blocks = "Files take whole blocks of the disk. " if number == errno.ENOSPC and (free or 0) >= needed else ""
         raise CheckpointError(
             f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
-            f"It needs at least {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
-            + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
+            f"It needs at least {readable_size(needed)}, and {available} is free. {blocks}"
+            "Earlier checkpoints are unchanged. " + _remedy(number, full=free is not None and free < needed)
         ) from error
 
 
 def _remedy(number: int | None, *, full: bool) -> str:
+    if number == errno.EFBIG and not full:
+        return "Raise the limit of the size of a file: see `ulimit -f`."
     if full or number in _FULL:
         return "Free some space, or keep fewer checkpoints with `save_total_limit` or `Checkpoint(keep=Keep(...))`."
     if number in _FORBIDDEN:
