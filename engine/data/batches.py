@@ -65,10 +65,8 @@ def _only_cpu() -> bool:
 
 
 def detach(data: Any) -> Any:
-    """Return nested data with every tensor detached from its graph. A tensor without a graph may stay the same."""
-    if isinstance(data, torch.Tensor):
-        return data.detach() if data.requires_grad else data
-    return map_tensors(torch.Tensor.detach, data)
+    """Return nested data with every tensor detached from its graph."""
+    return data.detach() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.detach, data)
 
 
 def to_numpy(data: Any) -> Any:
