@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import blinker
@@ -72,19 +73,26 @@ class Channel(blinker.Signal):
         """The handlers that an announcement calls: the result of the `Route` of the bus. None after a handler was added
         or removed."""
         self.finishes: Flag | None = FINISHES.get(event.name)
-        self._resting: list[object] = []
+        self._resting: list[Handler] = []
 
-    def rest(self, callback: object, rests: bool) -> None:
-        """Leave out the handler of a callback in announcements while `rests` is True.
+    def rest(self, callback: object, function: Callable[..., Any], rests: bool) -> None:
+        """Leave out a handler in announcements while `rests` is True.
 
         A callback calls this method in `on_setup` if its handler of a frequent event has nothing to do in the session.
+
+        Args:
+            callback: the callback.
+            function: the handler in the class of the callback, such as `Progress.on_prediction_step`. If a subclass or
+                the instance has another handler, this other handler never rests.
+            rests: whether the handler has nothing to do.
         """
-        others = [other for other in self._resting if other is not callback]
-        self._resting, self.calls = [*others, callback] if rests else others, None
+        handler = MethodType(function, callback)
+        others = [other for other in self._resting if other != handler]
+        self._resting, self.calls = [*others, handler] if rests else others, None
 
     def awake(self, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the handlers without those that rest."""
-        return tuple(each for each in handlers if not any(each.owner is resting for resting in self._resting))
+        return tuple(each for each in handlers if each.handler not in self._resting)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
         """Connect a receiver, by default with a strong reference.

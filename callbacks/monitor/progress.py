@@ -78,8 +78,7 @@ class Progress(Callback):
         return self._notebook
 
     def on_setup(self, run: Run) -> None:
-        own = getattr(self.on_prediction_step, "__func__", None) is Progress.on_prediction_step
-        run.bus.signals["on_prediction_step"].rest(self, own and not self.draws)
+        run.bus.signals["on_prediction_step"].rest(self, Progress.on_prediction_step, not self.draws)
 
     @in_either_style
     def on_train_begin(self, *, run: Run, state: TrainerState) -> None:

@@ -89,8 +89,7 @@ class StopOnSignal(Callback):
 
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:
-        own = getattr(self.on_prediction_step, "__func__", None) is StopOnSignal.on_prediction_step
-        run.bus.signals["on_prediction_step"].rest(self, own and run.mode != "train")
+        run.bus.signals["on_prediction_step"].rest(self, StopOnSignal.on_prediction_step, run.mode != "train")
         if run.mode == "train":
             self._detail, self._interrupted, self._training, self._asked_at = "", False, False, -1
             if self._received:  # the signal arrived in a session that ended with an error, such as out of memory

@@ -207,13 +207,13 @@ class Loader(DataLoader[Any]):
             return self
         twin = copy.copy(self)
         # A DataLoader refuses assignments to some of these names. Persistent workers serve one iteration at a time.
-        rows = "batch_sampler" if self._stream is None else "dataset"
-        vars(twin)[rows] = getattr(self, rows).from_start()
+        name = "batch_sampler" if self._stream is None else "dataset"
+        source: Any = getattr(self, name)
+        vars(twin)[name] = own = source.from_start()
         vars(twin).update(_iterator=None, persistent_workers=False, _resumes=False, _tracked=False, _progress=None)
         # torch draws a seed for the workers from this generator, and not from the global one.
         twin.generator = torch.Generator().manual_seed(torch.initial_seed())
-        shared = self._stream is not None and self._stream.rows is twin.dataset.rows  # type: ignore[attr-defined]
-        if shared and self._progress is not None:
+        if self._stream is not None and own.rows is source.rows and self._progress is not None:
             self._progress.lose_dataset_state()
         return twin
 

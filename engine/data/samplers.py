@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -70,12 +71,8 @@ class UserSampler(Sampler[int]):
         """Return the order of the epoch. If it is not drawn yet, draw another one, and restore the RNG states."""
         if self._order is not None:
             return self._order
-        own = OwnGenerators({"sampler": self.sampler})
-        before, before_own = random_states(), own.read()
-        rows = list(self.sampler)
-        restore_random_states(before)
-        own.restore(before_own)
-        return rows
+        with _states_restored(OwnGenerators({"sampler": self.sampler})):
+            return list(self.sampler)
 
     def repeat(self) -> None:
         """Draw the order of `state` again at the next iteration."""
@@ -93,23 +90,32 @@ class UserSampler(Sampler[int]):
         own = OwnGenerators({"sampler": self.sampler})
         if self._again and self.state is not None:
             self._again = False
-            before, before_own = random_states(), own.read()
-            restore_random_states(self.state["global"])
-            own.restore(self.state.get("generators", {}))
-            if "own" in self.state and isinstance(
-                generator := getattr(self.sampler, "generator", None), torch.Generator
-            ):
-                generator.set_state(self.state["own"])
-            rows = list(self.sampler)
-            # `before` comes from the checkpoint, which the earlier session saved after it drew this order.
-            restore_random_states(before)
-            own.restore(before_own)
-            return rows
+            # The states before the block come from the checkpoint. The earlier session saved it after it drew this
+            # order.
+            with _states_restored(own):
+                restore_random_states(self.state["global"])
+                own.restore(self.state.get("generators", {}))
+                if "own" in self.state and isinstance(
+                    generator := getattr(self.sampler, "generator", None), torch.Generator
+                ):
+                    generator.set_state(self.state["own"])
+                return list(self.sampler)
         self.state = {"global": random_states(), "generators": own.read()}
         return list(self.sampler)
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+
+@contextmanager
+def _states_restored(own: OwnGenerators) -> Iterator[None]:
+    """At the end of a `with` block, restore the global RNG states and those of `own`."""
+    before, before_own = random_states(), own.read()
+    try:
+        yield
+    finally:
+        restore_random_states(before)
+        own.restore(before_own)
 
 
 def _order_of(sampler: Sampler[int]) -> Sequence[int]:

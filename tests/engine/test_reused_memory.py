@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,21 @@ class Reusing(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-@pytest.mark.parametrize("reuses", ["nothing", "memory", "object"])
-def test_the_loss_equals_the_loss_of_transformers(reuses: str, tmp_path: Path) -> None:
+def losses_of(model: Callable[[], nn.Module], folder: Path) -> list[float]:
+    """Return the `eval_loss` of trainbus and of transformers, each with a new model."""
     losses = []
     libraries: tuple[Any, ...] = (trainbus, transformers)
     for library in libraries:
         args = library.TrainingArguments(
-            str(tmp_path), per_device_eval_batch_size=5, report_to=[], use_cpu=True, disable_tqdm=True
+            str(folder), per_device_eval_batch_size=5, report_to=[], use_cpu=True, disable_tqdm=True
         )
-        losses.append(library.Trainer(Reusing(reuses), args, eval_dataset=SAMPLES).evaluate()["eval_loss"])
+        losses.append(library.Trainer(model(), args, eval_dataset=SAMPLES).evaluate()["eval_loss"])
+    return losses
+
+
+@pytest.mark.parametrize("reuses", ["nothing", "memory", "object"])
+def test_the_loss_equals_the_loss_of_transformers(reuses: str, tmp_path: Path) -> None:
+    losses = losses_of(lambda: Reusing(reuses), tmp_path)
     assert losses[0] == losses[1] == pytest.approx(0.7451987862586975)
 
 
@@ -152,11 +159,5 @@ class MixedLosses(Reusing):
     ids=str,
 )
 def test_losses_of_several_types(types: tuple[torch.dtype, ...], tmp_path: Path) -> None:
-    losses = []
-    libraries: tuple[Any, ...] = (trainbus, transformers)
-    for library in libraries:
-        args = library.TrainingArguments(
-            str(tmp_path), per_device_eval_batch_size=5, report_to=[], use_cpu=True, disable_tqdm=True
-        )
-        losses.append(library.Trainer(MixedLosses(types), args, eval_dataset=SAMPLES).evaluate()["eval_loss"])
+    losses = losses_of(lambda: MixedLosses(types), tmp_path)
     assert losses[0] == losses[1]

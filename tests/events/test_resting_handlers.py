@@ -38,11 +38,11 @@ def test_a_resting_handler_is_left_out_and_keeps_its_place(tmp_path: Path) -> No
     channel = trainer.bus.signals["on_prediction_step"]
     trainer.evaluate()
     order = called_at_prediction_step(trainer)
-    channel.rest(first, True)
-    channel.rest(first, True)
+    channel.rest(first, Counting.on_prediction_step, True)
+    channel.rest(first, Counting.on_prediction_step, True)
     trainer.evaluate()
     assert (len(first.seen), len(second.seen)) == (1, 2)
-    channel.rest(first, False)
+    channel.rest(first, Counting.on_prediction_step, False)
     trainer.evaluate()
     assert (len(first.seen), len(second.seen)) == (2, 3)
     assert called_at_prediction_step(trainer) == order

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ....events.errors import CheckpointError
+from ...api.console import FULL
 from ..format.files import readable_size
 from ..format.sharded import Files
 from ..format.subclasses import consists_of_tensors
@@ -22,7 +23,6 @@ _PROBE = 4096
 """Bytes that a disk must accept before training begins."""
 _ANOTHER = "Set `output_dir` to a folder in which this user can create files."
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -97,7 +97,7 @@ def check_writable(folder: Path, *, leave: bool) -> None:
             os.fsync(file.fileno())
     except (OSError, ValueError) as error:  # ValueError: the name has a null byte
         number = getattr(error, "errno", None)
-        remedy = _remedy(number, full=False) if number in (*_FULL, *_FORBIDDEN) else _ANOTHER
+        remedy = _remedy(number, full=False) if number in (*FULL, *_FORBIDDEN) else _ANOTHER
         raise CheckpointError(f"output_dir={str(folder)!r} cannot be written to: {error}. {remedy}") from error
     finally:
         for path in (probe, *created):
@@ -136,7 +136,7 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
 def _remedy(number: int | None, *, full: bool) -> str:
     if number == errno.EFBIG and not full:
         return "Raise the limit of the size of a file: see `ulimit -f`."
-    if full or number in _FULL:
+    if full or number in FULL:
         return "Free some space, or keep fewer checkpoints with `save_total_limit` or `Checkpoint(keep=Keep(...))`."
     if number in _FORBIDDEN:
         return "Allow this user to write there, or set another `output_dir`."
