@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -21,6 +20,7 @@ from .samplers import BatchedSampler, UserSampler
 from .stream_state import keeps_state, restore_dataset
 from .streaming_shards import PaddedBatch, StreamEndSync, StreamShard
 from .workers.forking import wait_for_idle_threads
+from .workers.running import RunningWorkers
 from .workers.signals import block_sigterm
 from .workers.startup import WorkerBatch, WorkerInit
 
@@ -45,14 +45,12 @@ class Loader(DataLoader[Any]):
     """Progress of the current or last iteration."""
     _state_to_resume: dict[str, Any] | None = None
     """State from which the next iteration resumes."""
-    _inherited_states: dict[int, Any] | None = None
-    """RNG states for the workers of the next iteration, by worker number."""
+    _epoch = 0
+    """The epoch of the next iteration."""
     _resumes = True
     """Whether a checkpoint may need the position of the next iteration."""
     _direct = False
     """Whether the current iterator of torch makes batches in this process, from indices."""
-    _worker_iterator: Any = None
-    """The iterator whose persistent workers are running."""
     _tracked = False
     """Whether a training takes its batches from this loader."""
     _tracks_next = False
@@ -70,9 +68,11 @@ class Loader(DataLoader[Any]):
         self._in_group = in_group
         self._rng = QuickStates()
         self._own: OwnGenerators | None = None
+        self._running = RunningWorkers()
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch to the sampler, and to the dataset if it has `set_epoch`. Epochs count from 0."""
+        self._epoch = epoch
         if isinstance(self.batch_sampler, BatchedSampler):
             self.batch_sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
@@ -139,7 +139,8 @@ class Loader(DataLoader[Any]):
         if self._progress is None:
             return {}
         sampler = self._drawing_sampler
-        return self._progress.resume_state(self.parts, None if sampler is None else sampler.state)
+        state = self._progress.resume_state(self.parts, None if sampler is None else sampler.state)
+        return {**state, **self._running.resume_state()}
 
     def resume_from(self, state: dict[str, Any]) -> bool:
         """Make the next iteration, in the same epoch, start at the position of `state`.
@@ -156,22 +157,24 @@ class Loader(DataLoader[Any]):
         """
         if not state:
             return False
+        if self.persistent_workers:
+            self._running.inherit_epoch(state)
         if "pulled" in state and state.get("parts", self.parts) == self.parts:
             self._state_to_resume = state
             return True
-        stream = self._stream
-        warns = stream is not None and (self.stream_end or stream).ranks.rank == 0
-        self._state_to_resume = at_row(state, self.parts, is_stream=stream is not None, warns=warns)
+        warns = self._stream is not None and (self.stream_end or self._stream).ranks.rank == 0
+        self._state_to_resume = at_row(state, self.parts, is_stream=self._stream is not None, warns=warns)
         return True
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Make persistent workers start the next iteration with their RNG states from the end of an earlier session.
+        """Make persistent workers start the next iteration with the RNG states and the epoch of an earlier session.
 
         Args:
-            state: the result of `resume_state` of that session. Only its entry `workers` is read, if it has one.
+            state: the result of `resume_state` of that session. Only its entries `workers` and `workers_epoch` are
+                read, if it has them.
         """
-        if self.persistent_workers and "workers" in state:
-            self._inherited_states = by_number(state["workers"])
+        if self.persistent_workers:
+            self._running.inherit(state)
 
     def worker_states(self) -> dict[str, Any] | None:
         """Return the RNG states of the persistent workers, by worker number; None if they have not started."""
@@ -211,6 +214,7 @@ class Loader(DataLoader[Any]):
         source: Any = getattr(self, name)
         vars(twin)[name] = own = source.from_start()
         vars(twin).update(_iterator=None, persistent_workers=False, _resumes=False, _tracked=False, _progress=None)
+        twin._running = RunningWorkers()
         # torch draws a seed for the workers from this generator, and not from the global one.
         twin.generator = torch.Generator().manual_seed(torch.initial_seed())
         if self._stream is not None and own.rows is source.rows and self._progress is not None:
@@ -272,7 +276,7 @@ class Loader(DataLoader[Any]):
 
     def _from_start(self, progress: EpochProgress) -> Iterator[Any]:
         """Return the batches of an epoch from its start."""
-        states, self._inherited_states = self._inherited_states, None
+        states = self._running.take_states()
         if states is None:
             return self._started(progress)
         self._continue_workers(progress, states)
@@ -328,7 +332,7 @@ class Loader(DataLoader[Any]):
     def _started(self, progress: EpochProgress) -> Iterator[Any]:
         """Start the workers, if any, and return torch's iterator."""
         if isinstance(self.worker_init_fn, WorkerInit):
-            self.worker_init_fn.states = progress.workers
+            self.worker_init_fn.states, self.worker_init_fn.epoch = progress.workers, self._running.epoch
         # Only a stream without workers restores its own position. Map-style datasets resume by sample number, and
         # workers by number of batches.
         indexed = isinstance(self.batch_sampler, BatchedSampler)
@@ -340,12 +344,8 @@ class Loader(DataLoader[Any]):
         self._direct = indexed and isinstance(batches, _SingleProcessDataLoaderIter)
         if self._stream is not None:
             self._stream.first_rows = {}  # the workers have received them
-        if self.persistent_workers and batches is not self._worker_iterator:
-            # A trainer is part of a reference cycle. If the garbage collector frees the iterator with this cycle, the
-            # workers have lost their queues, and the process waits seconds for each worker. Releasing the iterator
-            # when the loader is freed tells the workers to exit.
-            self._worker_iterator = batches
-            weakref.finalize(self, id, batches)  # keeps `batches` alive
+        if self.persistent_workers:
+            self._running.note_started(batches, self._epoch, self)
         return batches
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:

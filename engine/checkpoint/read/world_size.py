@@ -11,14 +11,15 @@ from .saved import SavedCheckpoint
 
 logger = logging.getLogger(__name__)
 
-_SAMPLE_ENTRIES = ("began", "order", "rows", "parts")
+_SAMPLE_ENTRIES = ("began", "order", "rows", "parts", "workers_epoch")
 
 
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a loader position that are valid for batches of any size.
 
-    These entries say which samples are done, and the order of the samples. The other entries depend on the batch size:
-    the number of taken batches, the prefetched batch, and the way in which the loader was built.
+    These entries say which samples are done, the order of the samples, and the epoch of the workers. The other entries
+    depend on the batch size: the number of taken batches, the prefetched batch, and the way in which the loader was
+    built.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 

@@ -13,6 +13,7 @@ from ...checkpoint.own_generators import OwnGenerators
 from ...checkpoint.rng_state import QuickStates, restore_random_states
 from ..batches import map_tensors
 from ..collators.default import Collator
+from .shared_values import shares_values
 from .signals import ignore_stop_signals
 
 
@@ -78,14 +79,20 @@ class WorkerInit:
     """The collator, whose generators are restored too."""
     states: dict[int, Any] = field(default_factory=dict)
     """RNG states to restore, by worker number. The loader sets them before workers start."""
+    epoch: int | None = None
+    """The epoch that the worker passes to its dataset; None for the epoch of the dataset. The loader sets it before
+    persistent workers start."""
 
     def __call__(self, worker: int) -> None:
         """Initialize this worker process; `worker` is its number."""
         ignore_stop_signals(worker)
         if self.seeds:
             set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
+        info = get_worker_info()
+        dataset: Any = None if info is None else info.dataset
+        if self.epoch is not None and hasattr(dataset, "set_epoch") and not shares_values(dataset):
+            dataset.set_epoch(self.epoch)
         if worker in self.states:
             restore_random_states(self.states[worker])
-            info = get_worker_info()
-            owners = {"dataset": None if info is None else info.dataset, "collator": self.collator}
+            owners = {"dataset": dataset, "collator": self.collator}
             OwnGenerators(owners).restore(self.states[worker].get("own", {}))
