@@ -12,16 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizer_module
 
 from ..events.errors import SubscriptionError
+from .optim.fused_step import GROUPED_TYPES, fused_step, has_own_step
 
 LoadModel = Callable[[nn.Module, dict[str, torch.Tensor]], tuple[list[str], list[str]]]
 Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
-
-_GLOBAL_HOOKS = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)
-GROUPED_TYPES = ("cpu", "cuda")
-"""The device types for which torch computes the norms of a list of tensors in one call."""
 
 
 class Scaler(Protocol):
@@ -100,8 +96,10 @@ def _backward(loss: torch.Tensor, **options: Any) -> None:
 
 
 def _step(optimizer: Optimizer) -> bool:
+    if fused_step(optimizer):
+        return True
     groups = optimizer.param_groups
-    if groups[-1]["params"] or _has_own_step(optimizer):
+    if groups[-1]["params"] or has_own_step(optimizer):
         optimizer.step()
         return True
     # Without weight decay, the second group is empty. A pass over it takes as long as a quarter of a small update.
@@ -111,12 +109,6 @@ def _step(optimizer: Optimizer) -> bool:
     finally:
         optimizer.param_groups = groups
     return True
-
-
-def _has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether `optimizer.step` may run code outside of torch. Such code may use the parameter groups."""
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
-    return any(hooks) or not type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
