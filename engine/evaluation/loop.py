@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 from torch.utils.data import BatchSampler
 
+from ...events.bus import EventBus
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
 from ..data.build import length_of, order_of
@@ -53,8 +54,9 @@ class EvaluatedRun(Protocol):
     def model_wrapped(self) -> nn.Module:
         """The model that the loop calls, with its wrappers."""
 
-    def announce(self, event: str, **values: Any) -> None:
-        """Call the handlers of an event. `values` are additional parameters that handlers can name."""
+    @property
+    def bus(self) -> EventBus:
+        """The event bus."""
 
 
 def evaluation_loop(
@@ -102,7 +104,7 @@ def evaluation_loop(
     Raises:
         ArgumentError: if `compute_metrics` does not return a dict.
     """
-    args = run.args
+    args, announce = run.args, run.bus.announce
     model = run.model_wrapped
     to_eval(model)
     if isinstance(loader, Loader):
@@ -131,7 +133,7 @@ def evaluation_loop(
         run.evaluation.batch_number = number - 1
         batch = to_device(batch, device, non_blocking)
         results.add(_batch_result(run, batch, known, padding_rows, predict, preprocess_logits), run.ranks)
-        run.announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)
+        announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)
         if by_batch and compute_metrics is not None and results.has_last_pair:
             metrics = compute_metrics(results.last_prediction(), compute_result=is_last)
         if not keeps_batches or (loss_only and observed):

@@ -50,7 +50,7 @@ def prediction_step(
     if loss_only:
         return loss, None, None
     skipped: Collection[str] = ()
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, (dict, Mapping)):  # `dict` first: it is the most common type and quick to test
         skipped = {"loss"} if loss is not None else set()
         skipped.update(ignored_keys(model) if ignore_keys is None else ignore_keys)
     logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
@@ -88,8 +88,8 @@ def _logits(outputs: Any, skipped: Collection[str], drop_first: bool) -> Any:
         skipped: keys of a mapping that are not logits.
         drop_first: leave out the first element of a tuple, which is the loss.
     """
-    if isinstance(outputs, Mapping):
-        outputs = tuple(value for key, value in outputs.items() if key not in skipped)
+    if isinstance(outputs, (dict, Mapping)):
+        outputs = tuple([value for key, value in outputs.items() if key not in skipped])
     elif isinstance(outputs, (tuple, list)):
         outputs = tuple(outputs[1:] if drop_first else outputs)
     else:

@@ -164,10 +164,11 @@ class Objective:
         """Return the labels of a batch, detached: one tensor, a tuple of tensors, or None if there are none."""
         if not isinstance(inputs, (dict, Mapping)):
             return detach(inputs[-1]) if self._splits(inputs) else None
-        labels = [inputs.get(name) for name in self.label_names]
-        if not labels or any(part is None for part in labels):
-            return None
-        return detach(labels[0]) if len(labels) == 1 else tuple(map(detach, labels))
+        if len(self.label_names) == 1:
+            labels = inputs.get(self.label_names[0])
+            return None if labels is None else detach(labels)
+        parts = [inputs.get(name) for name in self.label_names]
+        return None if not parts or any(part is None for part in parts) else tuple(map(detach, parts))
 
     def without_labels(self, inputs: Any) -> Any:
         """Return a batch for inference: only the inputs that the model's `forward` accepts, without labels.
@@ -251,8 +252,12 @@ class Objective:
             loss = outputs
         elif hasattr(outputs, "loss"):
             loss = outputs.loss
-        several = isinstance(outputs, Mapping) or getattr(model, "gathers_losses", False)
-        if isinstance(loss, torch.Tensor) and (loss.dim() == 0 or loss.numel() == 1 or several):
+        if isinstance(loss, torch.Tensor) and (
+            loss.dim() == 0
+            or loss.numel() == 1
+            or isinstance(outputs, Mapping)
+            or getattr(model, "gathers_losses", False)
+        ):
             return loss
         got = f"the keys {described(outputs)}" if isinstance(outputs, Mapping) else described(outputs)
         expected = ", ".join(self.label_names) or "-"

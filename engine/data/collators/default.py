@@ -51,7 +51,7 @@ def _stacked_batch(features: list[Any]) -> Any:
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
         return _tuple_batch(features) if isinstance(first, (tuple, list)) else default_collate(features)
-    if not isinstance(first, Mapping):
+    if not isinstance(first, (dict, Mapping)):  # `dict` first: it is the most common type and quick to test
         if problem := sample_problem(first):
             raise DataError(problem)
         features = [feature._asdict() if hasattr(feature, "_asdict") else vars(feature) for feature in features]
