@@ -41,8 +41,10 @@ INSTEAD: dict[str, str] = {
     "split_between_processes": "take `rows[accelerator.process_index :: accelerator.num_processes]`.",
     **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),
 }
-"""Name that accelerate's class has and this class does not -> what to use instead. The error for any other name is
-general."""
+"""Name that accelerate's `Accelerator` has and `Accelerator` of trainbus does not -> what to use instead.
+
+The error for any name outside this table has a general hint.
+"""
 
 
 PROCESSES = (
@@ -55,17 +57,18 @@ PROCESSES = (
 
 @dataclass(frozen=True)
 class AcceleratorState:
-    """The attributes of accelerate's `AcceleratorState`: the processes of the run, and accelerate's plugins.
+    """The object `accelerator.state`, with the attributes of accelerate's `AcceleratorState`.
 
-    The plugins are None, because callbacks shard the model instead.
+    The attributes in `PROCESSES`, such as `num_processes`, read from `accelerator`. The plugins of accelerate are None,
+    because callbacks shard the model.
     """
 
     accelerator: Accelerator = field(repr=False)
-    """The accelerator. It has the attributes of the processes, such as `num_processes`."""
+    """The accelerator, which has the attributes in `PROCESSES`."""
     deepspeed_plugin: None = None
-    """Always None. The callback `DeepSpeed` has the configuration."""
+    """Always None. The options of DeepSpeed are fields of the callback `DeepSpeed`."""
     fsdp_plugin: None = None
-    """Always None. The callback `FSDP` has the options."""
+    """Always None. The options of FSDP are fields of the callback `FSDP`."""
     parallelism_config: None = None
     """Always None."""
 
@@ -93,21 +96,25 @@ class Accelerator:
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Announce `on_loss`, then backpropagate the loss of a batch. With float16, the loss is scaled.
 
-        As in transformers, this method does not divide the loss by the accumulation steps. The training step divides
-        it.
+        As in transformers, this method does not divide the loss by the number of batches of the step. The method
+        `training_step` of the Trainer divides the loss.
 
         Args:
             loss: a tensor with one element.
             **options: options of `torch.Tensor.backward`, such as `retain_graph`.
 
         Raises:
-            ArgumentError: outside of a training step.
+            ArgumentError: if no training is in progress.
         """
         self._during_training("backward").backward(loss, **options)
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether the current batch is the last of its step."""
+        """Whether the current batch is the last of its step.
+
+        Raises:
+            ArgumentError: if no training is in progress.
+        """
         return self._during_training("sync_gradients").completing
 
     def _during_training(self, what: str) -> Stepper:
@@ -140,23 +147,24 @@ class Accelerator:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this process has rank 0."""
         return self.run.ranks.rank == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is local rank 0."""
+        """Whether this process has local rank 0."""
         return self.run.ranks.local_rank == 0
 
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> nn.Module:
-        """Return a model without wrappers. For the wrapped model of the run, this is the model of the user.
+        """Return a model without wrappers. For the wrapped model of the run, return `trainer.model`.
 
         Args:
-            model: a module.
+            model: a module. If it is not the wrapped model of the run, the method removes the wrappers of
+                `DataParallel`, `DistributedDataParallel` and `torch.compile`.
             keep_fp32_wrapper: not used, because mixed precision does not change the `forward` of the model.
-            keep_torch_compile: not used. The wrapper of `torch.compile` is removed too.
+            keep_torch_compile: not used. The method removes the wrapper of `torch.compile` in any case.
         """
         if model is self.run.model_wrapped:
             return self.run.model
@@ -168,7 +176,7 @@ class Accelerator:
 
     @property
     def state(self) -> AcceleratorState:
-        """The processes of the run, and the plugins of accelerate, which are not used."""
+        """An object with the attributes of accelerate's `AcceleratorState`, such as `num_processes`."""
         return AcceleratorState(self)
 
     @property
@@ -178,7 +186,10 @@ class Accelerator:
 
     @property
     def even_batches(self) -> bool:
-        """Whether samples are repeated so that all ranks get equally many batches. Assigning a value has no effect."""
+        """Whether samples are repeated so that all ranks get equally many batches.
+
+        A program may assign a value. The property then returns this value, but the loaders do not change.
+        """
         return self._config.even_batches if self._even_batches is None else self._even_batches
 
     @even_batches.setter
@@ -186,11 +197,15 @@ class Accelerator:
         self._even_batches = even
 
     def prepare(self, *parts: Any, **options: Any) -> Any:
-        """Prepare loaders and models. Return the prepared object, or a tuple of them for several arguments.
+        """Prepare loaders and models for the run. Return the prepared object; a tuple for several objects.
 
-        A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches. The
-        Trainer's model is returned wrapped. Any other model is moved to the device. Optimizers and schedules are
-        returned unchanged. `options` are not used.
+        - A `DataLoader` that the program built itself becomes a loader that gives each rank its part of the batches.
+        - The Trainer's model is returned wrapped. Any other model is moved to the device.
+        - Optimizers, schedules and other objects are returned unchanged.
+
+        Args:
+            *parts: the objects.
+            **options: not used.
         """
         prepared = tuple(self._prepared(part) for part in parts)
         return prepared[0] if len(prepared) == 1 else prepared
@@ -215,24 +230,24 @@ class Accelerator:
         return self.run.model_wrapped if model is self.run.model else model.to(self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return nested tensors summed over all ranks, or their mean with `reduction="mean"`.
+        """Return the sum or the mean of nested tensors over all ranks.
 
         Args:
             tensor: nested tensors.
-            reduction: `sum` or `mean`.
+            reduction: `mean` for the mean; any other value for the sum.
             scale: not used. It is for XLA devices, as in accelerate.
         """
         share = 1 / self.num_processes if reduction == "mean" else 1.0
         return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Return nested tensors, padded to the largest size on any rank.
+        """Return nested tensors, padded along `dim` to the largest size on any rank.
 
         Args:
             tensor: nested tensors.
             dim: the dimension to pad. Tensors with fewer dimensions are returned unchanged.
             pad_index: the value to pad with.
-            pad_first: pad at the start.
+            pad_first: pad at the start of the dimension; by default at the end.
         """
 
         def padded(each: torch.Tensor) -> torch.Tensor:
@@ -247,7 +262,10 @@ class Accelerator:
         return map_tensors(padded, tensor)
 
     def gather(self, tensor: Any) -> Any:
-        """Return nested tensors of all ranks, concatenated along the first dimension. Shapes must be equal."""
+        """Return nested tensors of all ranks, concatenated along the first dimension.
+
+        A tensor must have the same shape on all ranks. `gather_for_metrics` also accepts different shapes.
+        """
         return map_tensors(self.run.ranks.gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
@@ -256,13 +274,12 @@ class Accelerator:
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, samples are repeated to fill up the last batch. The result has these samples too, at its
-        end.
+        With several ranks, a loader repeats samples to fill up the last batches. In accelerate, this method removes the
+        repeated samples. Here, they are the last samples of the last result.
 
         Args:
             input_data: nested tensors, or a list of objects.
-            use_gather_object: `input_data` is a list of objects: join the lists of all ranks. A list without tensors is
-                joined in any case.
+            use_gather_object: join the lists of objects of all ranks. Data without tensors is joined in any case.
         """
         if self.num_processes == 1:
             return input_data
@@ -272,7 +289,7 @@ class Accelerator:
 
     @property
     def distributed_type(self) -> str:
-        """How the ranks work together, as accelerate names it: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`, ..."""
+        """The type of distributed training, with the names of accelerate: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`."""
         return self.run.args.distributed_state.distributed_type
 
     @property
@@ -282,7 +299,7 @@ class Accelerator:
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """The batches of a step."""
+        """The argument `gradient_accumulation_steps`: the number of batches of a step."""
         return self.run.args.gradient_accumulation_steps
 
     @property
@@ -313,7 +330,7 @@ class Accelerator:
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
         """Enter a context that does nothing, for training steps that call accelerate's `accumulate`.
 
-        The Trainer itself averages the gradients over the ranks in the last batch of a step only.
+        The Trainer itself averages the gradients over the ranks, only in the last batch of a step.
 
         Args:
             *models: not used.
@@ -322,13 +339,20 @@ class Accelerator:
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
-        """Enter a context in which backward does not average gradients over the ranks."""
+        """Enter a context in which backward does not average gradients over the ranks.
+
+        The context calls the method `no_sync` of the model, such as in DDP. For a model without this method, the
+        context does nothing.
+        """
         wrapper: Any = model
         with wrapper.no_sync() if hasattr(wrapper, "no_sync") else nullcontext():
             yield
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip gradients to a norm and return the norm before clipping. The Trainer itself clips to `max_grad_norm`."""
+        """Clip gradients to a norm. Return the norm before clipping.
+
+        The Trainer itself clips to `max_grad_norm` in each step, without this method.
+        """
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
@@ -342,15 +366,18 @@ class Accelerator:
 
     @property
     def is_last_process(self) -> bool:
-        """Whether this is the last rank."""
+        """Whether this process has the last rank."""
         return self.process_index == self.num_processes - 1
 
     def main_process_first(self) -> AbstractContextManager[None]:
-        """Return a context that rank 0 enters first, then the other ranks."""
+        """Return a context that rank 0 enters first. The other ranks wait until rank 0 has left the context."""
         return self.run.ranks.main_first(local=False)
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
-        """Return a context that the first rank of each machine enters first, then its other ranks."""
+        """Return a context that the first rank of each machine enters first.
+
+        The other ranks wait until the first rank of each machine has left the context.
+        """
         return self.run.ranks.main_first(local=True)
 
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
@@ -362,7 +389,7 @@ class Accelerator:
             raise AttributeError(f"`trainer.accelerator` has no {name!r}: {instead}")
 
     def wait_for_everyone(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks call this method."""
         self.run.ranks.barrier()
 
     def print(self, *values: Any, **options: Any) -> None:
@@ -371,10 +398,10 @@ class Accelerator:
             print(*values, **options)
 
     def autocast(self, autocast_handler: None = None) -> AbstractContextManager[Any]:
-        """Return the autocast context of the run; it does nothing without mixed precision.
+        """Return the autocast context of the run. Without mixed precision, the context does nothing.
 
         Args:
-            autocast_handler: must be None. The callback `MixedPrecision` has the options.
+            autocast_handler: must be None. Set `bf16` or `fp16` in the arguments.
         """
         if autocast_handler is not None:
             raise ArgumentError("`accelerator.autocast` takes no handler. Set `bf16` or `fp16` in the arguments.")

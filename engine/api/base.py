@@ -1,4 +1,4 @@
-"""TrainerBase: the attributes of transformers' Trainer, such as `state` and `model`. They read from the run."""
+"""TrainerBase: attributes of transformers' Trainer, such as `state` and `model`. Their values come from the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..run import Run
 
 
 class TrainerBase:
-    """The attributes that all groups of Trainer methods use."""
+    """The attributes that all groups of Trainer methods use. The base class of these groups."""
 
     args: TrainingArguments
     run: Run
@@ -36,7 +36,7 @@ class TrainerBase:
 
     @property
     def control(self) -> TrainerControl:
-        """The flags that callbacks raise."""
+        """The control with the flags that callbacks raise, such as `should_save`."""
         return self.run.control
 
     @control.setter
@@ -48,7 +48,10 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Record logged or announced metrics, if an override of `evaluate` is running. Otherwise do nothing."""
+        """If an override of `evaluate` is running, add metrics to its record. Otherwise do nothing.
+
+        `log` and the callback handler call this method with the metrics that they receive.
+        """
 
     @property
     def model(self) -> nn.Module:
@@ -62,7 +65,10 @@ class TrainerBase:
         self._use_model(model.to(self.args.device))
 
     def _follow_arguments(self) -> None:
-        """Apply arguments that the program changed later: check them, and update the callbacks that arguments build."""
+        """Apply arguments that the program changed after construction.
+
+        Check the arguments, and update the callbacks that the Trainer builds from arguments.
+        """
         raise NotImplementedError
 
     def _order_seed(self) -> int:
@@ -70,12 +76,12 @@ class TrainerBase:
         raise NotImplementedError
 
     def _use_model(self, model: nn.Module) -> None:
-        """Make a model the model of the run."""
+        """Replace the model of the run with another model."""
         raise NotImplementedError
 
     @property
     def model_wrapped(self) -> nn.Module:
-        """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used.
+        """The model that each step calls: `model` in its wrapper, such as DDP or FSDP. Without a wrapper: `model`.
 
         A program may set this attribute only to the value of `model`. To wrap the model, override `_wrap_model`.
         """
@@ -102,7 +108,7 @@ class TrainerBase:
 
     @property
     def train_dataloader(self) -> Any:
-        """The loader of the training batches; None before training."""
+        """The loader of the training batches; None before the first training."""
         return self.run.train_dataloader
 
     @property

@@ -1,4 +1,4 @@
-"""CallbackHandler: the interface of transformers' `CallbackHandler` to the callbacks of a trainer."""
+"""CallbackHandler: an object with the methods of transformers' `CallbackHandler`, for the callbacks of a trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..run import Run
 Call = Callable[..., Any]
 
 CARRIED = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
-"""Event -> the value that transformers passes to its handlers after args, state and control."""
+"""Event -> the parameter after args, state and control in the method of this event, as in transformers."""
 
 _SHARED = tuple(event.name for event in CATALOG.values() if event.origin == "transformers")
 _FIELDS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
@@ -32,20 +32,20 @@ _AUTHOR = "callback_handler"
 
 
 class HasCallbacks(Protocol):
-    """The attributes of a trainer that the callback handler uses."""
+    """The attributes of a trainer that the callback handler uses. The Trainer implements this protocol."""
 
     run: Run
     bus: EventBus
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """All callbacks by id."""
+        """All callbacks and subscribed functions, by id."""
 
     def add_callback(self, callback: Any) -> Any:
         """Attach a callback."""
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback and return it."""
+        """Detach a callback and return it; None if it is not attached."""
 
     def remove_callback(self, callback: Any) -> None:
         """Detach a callback."""
@@ -70,12 +70,14 @@ class CallbackHandler:
 
         trainer.callback_handler.call_event = with_trainer
 
-    A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
+    An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The engine calls the replacement once per event, in the stage DECIDE. The replacement runs in place of
+    The engine calls the replacement of a method once per event, in the stage DECIDE. The replacement runs in place of
     the handlers that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` lists the
-    callbacks with these handlers. The bus calls all other handlers itself, as before. A program may also set any other
-    attribute of this object.
+    callbacks with these handlers. The bus calls all other handlers itself.
+
+    A program may also set the attributes that handlers receive, such as `model`, and attributes of its own. It cannot
+    replace other methods of this object.
     """
 
     trainer: HasCallbacks
@@ -88,7 +90,7 @@ class CallbackHandler:
     eval_dataloader: Any
 
     def __init__(self, trainer: HasCallbacks) -> None:
-        """Create the view of the callbacks of a trainer."""
+        """Create the callback handler of a trainer."""
         self.__dict__["trainer"] = trainer
         self._replaced: dict[str, Call] = {}
         self._current: _Routed | None = None
@@ -96,9 +98,10 @@ class CallbackHandler:
 
     @property
     def callbacks(self) -> MutableSequence[Any]:
-        """All callbacks and subscribed functions, in order of attachment. Changing the list attaches or detaches.
+        """All callbacks and subscribed functions, in order of attachment.
 
-        While a program's replacement for a method runs, the list has only the callbacks that the replacement calls.
+        A change of the list attaches, detaches or reorders callbacks. While a program's replacement for a method runs,
+        the list has only the callbacks that the replacement must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -118,9 +121,10 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """Call the callbacks through the methods of another callback handler, such as a subclass of transformers' own.
+        """Call the callbacks through another callback handler, such as an object of a subclass of transformers' class.
 
-        The callbacks of `handler` are attached if they are not yet. This object also gets the attributes of `handler`.
+        Callbacks of `handler` that are not attached yet are attached. An attribute that this object does not have is
+        read from `handler`.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -144,26 +148,32 @@ class CallbackHandler:
         self.trainer.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first callback of a class. Return it; None if no such callback is attached."""
+        """Detach a callback, or the first callback of a class. Return the detached callback; None if there is none."""
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
         """Detach a callback.
 
-        Pass the callback, its id, or its class. For a class, the first callback of this class is detached.
+        Pass the callback, its id, or its class. For a class, the first callback of this class is detached, if any.
         """
         self.trainer.remove_callback(callback)
 
     @property
     def replaces_calls(self) -> bool:
-        """Whether a program replaced a method of this object. Handlers may then get more values than events pass."""
+        """Whether a program replaced a method of this object.
+
+        Handlers may then receive values that the event itself does not pass.
+        """
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. If the attribute is `call_event` or an event method, the value replaces this method.
+        """Set an attribute.
+
+        If the attribute is `call_event` or the method of an event of transformers, the value replaces this method.
 
         Raises:
-            ArgumentError: if `name` is another method, or if the value for a method is not a function.
+            ArgumentError: if `name` is another method, such as the method of an event that only trainbus has. Also if
+                the value for a method is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -216,7 +226,7 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the bus is calling the handlers of this event through this object now."""
+        """Return whether the bus calls the handlers of this event now, through this object."""
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -234,14 +244,23 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the event that the bus announces now, with these values. Return the run's control."""
+        """Call the handlers of the event that the bus announces now. Return the run's control.
+
+        The handlers receive `args`, `state`, `control` and `named` in place of the values of the run.
+        """
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the method named `event` of each callback that has one. Return the control. Any name is allowed."""
+        """Call the method named `event` of each callback that has such a method. Return the control.
+
+        The event need not be declared.
+
+        Raises:
+            AttributeError: if no callback has such a method.
+        """
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
@@ -252,10 +271,10 @@ class CallbackHandler:
         return control
 
     def _shown(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Return the values for the handlers: the attributes that a program set on this object, and `named`.
+        """Return the values for handlers: `named`, and attributes such as `model` that a program set on this object.
 
         Args:
-            named: the values that the program passes in this call.
+            named: the values that the program passes in this call. They replace attributes of the same name.
         """
         return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
 
@@ -265,7 +284,11 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions of an event. One subscription of this object replaces those that it calls."""
+        """Return the subscriptions that the bus calls for an event.
+
+        If a program replaced the method of the event, one subscription replaces the handlers that the replacement must
+        call. Other subscriptions stay.
+        """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -289,7 +312,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context for calls of handlers. In it, the handlers can announce other events."""
+        """Return a context in which handlers are called. Handlers in this context can announce further events."""
         return self._calling(None)
 
 
@@ -325,7 +348,7 @@ class _Given:
 
 
 class AttachedCallbacks(MutableSequence[Any]):
-    """The callbacks of a trainer as a list. Changing the list attaches, detaches or reorders callbacks."""
+    """The callbacks of a trainer as a list. A change of the list attaches, detaches or reorders callbacks."""
 
     def __init__(self, trainer: HasCallbacks) -> None:
         """Create the list for a trainer."""
@@ -364,7 +387,7 @@ class AttachedCallbacks(MutableSequence[Any]):
         self._set(sorted(self._now(), key=key, reverse=reverse))
 
     def copy(self) -> list[Any]:
-        """Return a list of the callbacks."""
+        """Return the callbacks as a plain list. A change of the plain list attaches and detaches nothing."""
         return self._now()
 
     def __add__(self, other: Any) -> list[Any]:
@@ -383,9 +406,9 @@ class AttachedCallbacks(MutableSequence[Any]):
 
 
 class _Authors(list[Any]):
-    """The callbacks that a program's replacement for a method of the callback handler calls.
+    """The callbacks that a program's replacement for a method of the callback handler must call.
 
-    When a loop over this list calls a callback, the ledger names this callback as the author of flag writes.
+    While a loop over this list is at a callback, the ledger names this callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -34,7 +34,7 @@ class CallbackMethods(TrainerBase):
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
     _callback_handler: CallbackHandler
     _twins: dict[tuple[type, str], list[str]]
-    """Class and settings -> the ids of the first callbacks that were attached with them."""
+    """Class and settings of callbacks -> the ids of the first callbacks with this class and these settings."""
 
     @property
     def signals(self) -> dict[str, Channel]:
@@ -43,7 +43,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """An object with one method per event. The method calls the handlers of its event."""
+        """The callback handler. It has one method per event, which calls the handlers of this event."""
         return self._callback_handler
 
     @callback_handler.setter
@@ -56,12 +56,12 @@ class CallbackMethods(TrainerBase):
         return self.bus.subscribers
 
     plugins: list[str]
-    """One line for each plugin that is attached, or that a setting left out, as in the log of the run."""
+    """One line of text for each plugin that is attached, and for each plugin that a setting excludes."""
 
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
 
-        Functions that `on` subscribed are left out, and so is the callback that the Trainer adds for a loss module.
+        Functions that `on` subscribed are left out, as is the callback that the Trainer adds for a loss module.
 
         Raises:
             ArgumentError: if an option has a value that cannot be written as text, such as a lambda or a dataset. The
@@ -78,7 +78,8 @@ class CallbackMethods(TrainerBase):
     def resume_report(self) -> ResumeReport:
         """What the last resume did with each callback state.
 
-        A state is `restored`, `migrated`, `orphaned` (no callback for the state) or `new` (no state for the callback).
+        The report lists states as `restored`, `migrated` or `orphaned` (no callback for the state). It lists callbacks
+        without a saved state as `new`.
         """
         return self.run.callback_states.report
 
@@ -89,22 +90,22 @@ class CallbackMethods(TrainerBase):
 
     @property
     def wandb(self) -> Any:
-        """The open run of wandb, for `trainer.wandb.log(...)`. None if no run is open in this process."""
+        """The open run of wandb, for `trainer.wandb.log(...)`; None if wandb has no open run in this process."""
         found = (callback for callback in self.callbacks.values() if getattr(callback, "service", None) == "wandb")
         return getattr(next(found, None), "live", None)
 
     def on(self, event: str, function: Callable[..., Any] | None = None, **filters: Any) -> Any:
-        """Subscribe a plain function to an event.
+        """Subscribe a plain function to an event. Return a handle; without a function, return a decorator.
 
-        `trainer.on("on_log", function)` returns a handle. Call the handle to unsubscribe. Without a function, `on` is a
-        decorator, and the decorated function has the handle as `handle`:
+        `handle = trainer.on("on_log", function)` subscribes, and `handle()` unsubscribes. A decorated function has the
+        handle as its attribute `handle`:
 
             @trainer.on("on_step_end", every=100)
             def note(state, grad_norm): ...
 
         Args:
             event: the event's name.
-            function: receives the parameters that it names.
+            function: the function. It receives the values of the event that its parameters name.
             **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
         """
         refuse_unknown("on()", filters, _FILTERS)
@@ -132,9 +133,9 @@ class CallbackMethods(TrainerBase):
 
         Raises:
             SubscriptionError: if `callback` is not a callback, or if its `before=` or `after=` cannot be satisfied.
-            ArgumentError: if `callback` cannot be used together with a callback that is already attached.
+            ArgumentError: if `callback` conflicts with a callback that is already attached.
 
-        After an error, the callback is not attached.
+        If the method raises an error, it does not attach the callback.
         """
         refuse_texts([callback])
         attached = callback() if isinstance(callback, type) else callback
@@ -151,7 +152,9 @@ class CallbackMethods(TrainerBase):
         return handle
 
     def _warn_of_twin(self, callback: Any, owner_id: str) -> None:
-        """Warn if another attached callback has the same class and settings. For a third such callback, do not warn.
+        """Warn if exactly one other attached callback has the same class and settings.
+
+        Callbacks with a `variant` are not compared.
 
         Args:
             callback: the callback that was just attached.
@@ -172,7 +175,7 @@ class CallbackMethods(TrainerBase):
             )
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first callback of a class. Return it; None if no such callback is attached."""
+        """Detach a callback, or the first callback of a class. Return the detached callback; None if there is none."""
         if isinstance(callback, type) and issubclass(callback, Callback):
             return callback.remove_from(self.bus)
         for owner_id, attached in self.bus.subscribers.items():
@@ -184,10 +187,11 @@ class CallbackMethods(TrainerBase):
     def remove_callback(self, callback: Any) -> None:
         """Detach a callback.
 
-        Pass the callback, its id, or its class. For a class, the first callback of this class is detached.
+        Pass the callback, its id, or its class. For a class, the first callback of this class is detached. If there is
+        none, the method does nothing.
 
         Raises:
-            SubscriptionError: if no such callback is attached.
+            SubscriptionError: if the callback or the id is not attached.
         """
         if isinstance(callback, str) and callback in self.bus.subscribers:
             self.bus.detach(callback)

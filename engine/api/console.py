@@ -1,4 +1,4 @@
-"""Console output: a closed or full output stream does not end the training."""
+"""Console output that does not end the training if stdout or stderr is closed or its disk is full."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from ...events.imported import imported
 logger = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The error numbers of a disk without space for the output."""
+"""The error numbers of a write that finds no space: a full disk, a used-up quota or a file of maximum size."""
 
 
 def is_terminal(stream: Any) -> bool:
     """Return whether a stream is an open terminal.
 
-    A program that starts with a closed stderr has None as `sys.stderr`.
+    Args:
+        stream: the stream. It may be None, as `sys.stderr` is in a program that starts without stderr.
     """
     return stream is not None and not getattr(stream, "closed", False) and bool(stream.isatty())
 
@@ -42,14 +43,14 @@ def say(line: str) -> None:
 
 @contextmanager
 def open_console() -> Iterator[None]:
-    """Continue the program if the `with` block fails because stdout or stderr is closed or full.
+    """Continue the program if the `with` block fails because stdout or stderr is closed or its disk is full.
 
-    A stream is closed, for example, if its reader (such as `head`) ended, or if the terminal was closed. Such a stream
-    is replaced by the null device, so that prints of other code do not fail. If the disk of a stream is full, only this
-    output is lost: the disk may have space again later.
+    A stream is closed, for example, after its reader (such as `head`) or the terminal ended. The function replaces a
+    closed stream with the null device, so that later prints do not fail. If a disk is full, only the output of this
+    block is lost, because the disk may have space again later.
 
     Raises:
-        OSError, ValueError: the error of the block, if both streams work.
+        OSError, ValueError: the error of the block, if both streams are open and no disk is full.
     """
     try:
         yield
@@ -94,7 +95,7 @@ def _has_descriptor(name: str) -> bool:
 
 
 def _discard(name: str) -> None:
-    """Redirect an output stream, such as `sys.stdout`, to the null device."""
+    """Redirect an output stream to the null device. `name` is `stdout` or `stderr`."""
     if _has_descriptor(name):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, getattr(sys, name).fileno())

@@ -20,14 +20,14 @@ from .overrides import is_overridden
 logger = logging.getLogger(__name__)
 
 DATASETS = {"train_dataset": "get_train_dataloader", "eval_dataset": "get_eval_dataloader"}
-"""The datasets of a trainer, and the methods that make their loaders."""
+"""Attribute of a trainer with a dataset -> the method that makes the loader of this dataset."""
 
 
 class DataLoaderMethods(LossMethods):
     """Methods that build data loaders, samplers and collators from datasets."""
 
     _integration: Callable[[str], Any]
-    """A function that returns an integration, such as `hub`, by its name."""
+    """A function that receives the name of an integration, such as `hub`, and returns its class."""
 
     train_dataset: Any
     eval_dataset: Any
@@ -38,7 +38,7 @@ class DataLoaderMethods(LossMethods):
     """The dropped columns that were already logged: pairs of a description, such as `Training`, and the columns."""
 
     def get_train_dataloader(self) -> Any:
-        """Build the loader of the training batches. Override it for a loader of your own.
+        """Build the loader of the training batches. Override this method for a loader of your own.
 
         Raises:
             DataError: if there is no training dataset.
@@ -54,7 +54,9 @@ class DataLoaderMethods(LossMethods):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of the evaluation batches. Override it for a loader of your own.
+        """Return the loader of the evaluation batches. Override this method for a loader of your own.
+
+        With `dataloader_persistent_workers`, a later call for the same dataset returns the same loader.
 
         Args:
             eval_dataset: a dataset, or the name of an eval dataset of the trainer; by default the trainer's
@@ -86,12 +88,12 @@ class DataLoaderMethods(LossMethods):
         return loader
 
     def _slice(self, dataset: Any, rows: int) -> Any:
-        """Return `rows` random samples of an eval dataset. Only the seed of the arguments decides which samples."""
+        """Return `rows` random samples of an eval dataset. The same seed in the arguments selects the same samples."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Build the loader of the prediction batches. Override it for a loader of your own."""
+        """Build the loader of the prediction batches. Override this method for a loader of your own."""
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
@@ -108,15 +110,21 @@ class DataLoaderMethods(LossMethods):
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> Any:
-        """Build the loader of a dataset. The three public methods call it. Override it to change all loaders.
+        """Build the loader of a dataset. Override this method to change all loaders.
+
+        `get_train_dataloader`, `get_eval_dataloader` and `get_test_dataloader` call it.
 
         Args:
             dataset: the dataset.
             description: `Training`, `Evaluation` or `test`.
             batch_size: samples per batch of this rank.
-            sampler_fn: returns the sampler of the dataset; None for the order of the dataset.
+            sampler_fn: a function that receives the dataset and returns its sampler. If it is None or returns None, the
+                samples keep the order of the dataset.
             is_training: whether the loader is for training.
             dataloader_key: not used.
+
+        Raises:
+            DataError: if the dataset cannot be loaded. The error says why.
         """
         dataset = as_dataset(dataset, self._integration)
         if problem := problem_of("train_dataset" if is_training else "the dataset", dataset, self.data_collator):
@@ -144,10 +152,11 @@ class DataLoaderMethods(LossMethods):
     # The order of the samples.
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return one sampler for the training data of all ranks; None for the order of the dataset.
+        """Return the sampler of the training data; None for a stream, or for the order of the dataset.
 
-        Override it for an order of your own, such as a `WeightedRandomSampler`. Its samples are batched and
-        distributed over the ranks. A `RandomSampler` over all samples gets a new order in each epoch.
+        Override this method for another order, such as a `WeightedRandomSampler`. One sampler yields the samples for
+        all ranks, and the loader divides the batches among the ranks. The loader replaces a `RandomSampler` that
+        draws each sample once with a sampler that shuffles by seed and epoch. A resumed run then draws the same order.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.
@@ -156,9 +165,9 @@ class DataLoaderMethods(LossMethods):
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction; None for the order of the dataset.
+        """Return the sampler of an evaluation or prediction; None for a stream, or for the order of the dataset.
 
-        Override it for an order of your own.
+        Override this method for another order.
         """
         return self._default_sampler(eval_dataset, self.args.eval_batch_size, training=False)
 
@@ -181,7 +190,7 @@ class DataLoaderMethods(LossMethods):
     # Columns.
 
     def _set_signature_columns_if_needed(self) -> None:
-        """If `_signature_columns` is None, set it to the columns that the model takes.
+        """If `_signature_columns` is None, set this attribute to the columns that the model takes.
 
         Override this method to keep other columns.
         """
@@ -227,7 +236,7 @@ class DataLoaderMethods(LossMethods):
             description: not used.
 
         Raises:
-            DataError: if no column remains.
+            DataError: if the model takes none of the columns.
         """
         accepted = self._accepted_columns()
         return dataset if accepted is None else keep_columns(dataset, self.data_collator, accepted)[0]
@@ -240,15 +249,18 @@ class DataLoaderMethods(LossMethods):
         return self.run.train_batch_size or self.args.train_batch_size
 
     def num_examples(self, dataloader: Any) -> int:
-        """Return the number of samples of a loader's dataset, or an estimate from the number of batches."""
+        """Return the number of samples of a loader's dataset.
+
+        If the dataset has no length, return an estimate: the number of batches times `train_batch_size`.
+        """
         samples = length_of(getattr(dataloader, "dataset", None))
         return samples if samples is not None else len(dataloader) * self.args.train_batch_size
 
     @staticmethod
     def num_tokens(dataloader: Any, max_steps: int | None = None) -> int:
-        """Read all batches, and return the number of their tokens.
+        """Read all batches, and return the number of their tokens (the elements of `input_ids`).
 
-        With `max_steps`, read only the first batch, and return its tokens times `max_steps`.
+        With `max_steps`, read only the first batch, and return the number of its tokens times `max_steps`.
         """
         counts = (int(batch["input_ids"].numel()) for batch in dataloader)
         return sum(counts) if max_steps is None else next(counts, 0) * max_steps

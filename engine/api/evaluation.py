@@ -44,7 +44,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     _told_no_loss = False
     """Whether the warning about evaluations without a loss was logged."""
     _ignore_keys: list[str] | None = None
-    """The argument `ignore_keys_for_eval` of `train`, for evaluations during training."""
+    """The value of `ignore_keys_for_eval` in the last call of `train`. Evaluations during training use it."""
 
     @short_tracebacks
     @checked_keywords
@@ -57,10 +57,12 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
                 an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
                 dataset are `<prefix>_<name>_<metric>`.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            ignore_keys: keys of the model's outputs that are not predictions. During training, the default is
+                `ignore_keys_for_eval` of `train`. If both are None, the config of the model names the keys.
             metric_key_prefix: the prefix of all metric names.
 
         Raises:
+            ArgumentError: if the trainer has no eval dataset with the given name.
             DataError: if there is no dataset, or if a dataset is empty.
         """
         run = self.run
@@ -102,13 +104,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     # Overrides of `evaluate` and `predict`.
 
     _override: EvaluationRecord | None = None
-    """The record of the evaluation that an overridden `evaluate` makes; None while no override runs."""
+    """The record of the evaluation while an override of `evaluate` runs; otherwise None."""
 
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method that overrides `evaluate`, and record the call as one evaluation.
+        """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
         The metrics of this evaluation are the metrics that the method returns, logs or announces. Callbacks such as
-        `EarlyStopping` read them.
+        `EarlyStopping` read these metrics.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -134,7 +136,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return result
 
     def _through_predict(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Start a session, and call a method that overrides `predict` in it."""
+        """Start a session for predictions, and call a method that overrides `predict`."""
         with session(self.run, "predict"), self.run.activity(PREDICTION):
             return method(self, *args, **options)
 
@@ -142,6 +144,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         """Evaluate for a callback and return the metrics.
 
         If an override of `evaluate` is running, the metrics of the override do not include the metrics of this call.
+        If an override of `_evaluate` is running, the metrics of the override include the metrics of this call.
         """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -161,10 +164,12 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predict. Return predictions and labels as arrays (samples, ...), and metrics if there are labels.
+        """Run the model over a dataset. Return predictions and labels as arrays of shape (samples, ...), and metrics.
+
+        For samples without labels, most models give only metrics of speed, such as `test_runtime`.
 
         Args:
-            test_dataset: the samples.
+            test_dataset: a dataset, a data frame, or the path of a file of rows.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
         """
@@ -193,12 +198,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     ) -> EvalLoopOutput:
         """Run the model over a loader. Return predictions, labels, metrics and the number of samples.
 
-        `evaluate` and `predict` call it. Override it for a loop of your own.
+        `evaluate` and `predict` call this method. Override it for a loop of your own.
 
         Args:
-            dataloader: the batches.
+            dataloader: the loader of the batches.
             description: `Evaluation` or `Prediction`.
-            prediction_loss_only: compute only the loss; by default `args.prediction_loss_only`.
+            prediction_loss_only: compute only the loss. If `args.prediction_loss_only` is True, the loop computes only
+                the loss in any case.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
         """
@@ -227,9 +233,9 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Return loss, logits and labels of a batch, without gradients. A missing value is None.
+        """Return loss, logits and labels of a batch, without gradients. A value that does not exist is None.
 
-        Override it to change how a batch is evaluated.
+        Override this method to change how a batch is evaluated.
         """
         inputs = self._prepare_inputs(inputs)
         return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, self._loss_and_outputs)
@@ -242,20 +248,21 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        """Return the batch that the model receives. Override it to change batches.
+        """Return the batch that the model receives. Override this method to change batches.
 
-        Called for each batch. The default returns the batch unchanged: it is on its device already.
+        The Trainer calls it for each batch. The default returns the batch unchanged, because the batch is already on
+        the device. If a subclass overrides `_prepare_input`, the default calls the override.
         """
         return self._prepare_input(inputs) if "_prepare_input" in self._overridden else inputs
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
 
-        The method evaluates one batch of each dataset to find the names. It returns None if this would take long or
-        change the run. See `engine/evaluation/rehearsal.py`.
+        The method evaluates one batch of each dataset to find the names. It returns None if this evaluation would take
+        long or change the run. See `engine/evaluation/rehearsal.py`.
 
         Raises:
-            ArgumentError: for metrics that logs and checkpoints cannot hold.
+            ArgumentError: for a metric value that logs and checkpoints cannot store.
         """
         given, run = self.eval_dataset, self.run
         unknown = any(is_overridden(self, name) for name in REPLACEABLE)
@@ -291,10 +298,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _is_foreign(self, prefixes: set[str]) -> bool:
-        """Return whether an evaluation on a caller's dataset uses metric names of the trainer's own eval datasets.
+        """Return whether an evaluation on another dataset has metric names of the trainer's own eval datasets.
 
-        Callbacks do not use such an evaluation to decide. The result is False if an `Evaluate` callback passes the
-        dataset, or if the trainer has no `eval_dataset`.
+        Callbacks such as `EarlyStopping` ignore such an evaluation. The result is False if an `Evaluate` callback
+        passed the dataset, or if the trainer has no `eval_dataset`.
+
+        Args:
+            prefixes: the metric prefixes of the evaluation, one per dataset.
         """
         if self.eval_dataset is None:
             return False
@@ -327,7 +337,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return no_batch_warning(loader, description, prefix, self.args, self.run.ranks.world_size)
 
     def _check_slice(self, loader: Any) -> None:
-        """Raise an ArgumentError if the loader may have more rows than `eval_rows` or `Evaluate(rows=...)` allows."""
+        """Raise an ArgumentError if a loader may have more samples than `eval_rows` or `Evaluate(rows=...)` allows."""
         rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
         if rows is not None and (found is None or found > rows):
             raise ArgumentError(
@@ -337,7 +347,10 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once that the evaluated batches have no labels. The text has the expected names and the remedy."""
+        """Warn once that an evaluation measured no loss, because its batches have no labels.
+
+        The warning has the expected names of labels and the remedy.
+        """
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):
             return
@@ -357,7 +370,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the map-style eval datasets of the trainer by name.
+        """Return the map-style eval datasets of the trainer by name. The name of a single dataset is an empty text.
 
         The dict is empty if the run does not evaluate, or if a subclass overrides `get_eval_dataloader`.
         """
@@ -370,10 +383,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
         """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
 
-        For a named dataset of the trainer, the value is its name, not the dataset.
+        For a named dataset of the trainer, the value is the name. For any other dataset, the value is the dataset.
 
         Args:
             wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.
+
+        Raises:
+            ArgumentError: if `wanted` is a text, but neither a known name nor the path of a file of rows.
         """
         given = self.eval_dataset
         if isinstance(wanted, str) and not (isinstance(given, dict) and wanted in given) and is_table_file(wanted):

@@ -18,9 +18,9 @@ from .removed_names import MISSING
 def make_output_folder(args: TrainingArguments, bus: EventBus) -> None:
     """Create the output folder if a callback in the style of transformers is attached.
 
-    transformers creates the folder in the constructor of the Trainer, and its callbacks write into it in `on_init_end`
-    and `on_train_begin`. If the folder cannot be created, this function does nothing, and the training raises an error
-    when it begins.
+    transformers creates the folder in the constructor of the Trainer. Callbacks for transformers write into the folder
+    in `on_init_end` and `on_train_begin`. If the folder cannot be created, this function raises nothing. The training
+    raises an error when it begins.
     """
     if args.should_save and _has_handler_in_the_style_of_transformers(bus):
         with contextlib.suppress(OSError, ValueError):
@@ -61,18 +61,21 @@ class HFCompatMethods(TrainerBase):
 
     @property
     def current_gradient_accumulation_steps(self) -> int:
-        """The number of batches of the current step. The last step of an epoch may have fewer batches than others."""
+        """The number of batches of the current step; outside of training, `args.gradient_accumulation_steps`.
+
+        The last step of an epoch may have fewer batches than other steps.
+        """
         stepper = vars(self).get("_stepper")
         return stepper.accumulating if self.run.mode == "train" and stepper else self.args.gradient_accumulation_steps
 
     @property
     def _tr_loss(self) -> Any:
-        """The sum of the losses since the last log, a scalar tensor."""
+        """The sum of this rank's training losses since the last log, a scalar tensor."""
         return self.run.losses.main.pending
 
     @property
     def _globalstep_last_logged(self) -> int:
-        """The step of the last log."""
+        """The step of the last log of the training loss."""
         return self.run.losses.main.since
 
     @_globalstep_last_logged.setter
@@ -81,7 +84,7 @@ class HFCompatMethods(TrainerBase):
 
     @property
     def _total_loss_scalar(self) -> float:
-        """The sum of the losses of all steps up to the last log."""
+        """The sum of the losses of all steps up to the last log, averaged over the ranks."""
         return self.run.losses.main.total
 
     @_total_loss_scalar.setter

@@ -1,4 +1,4 @@
-"""TrainerInputs: the inputs of a Trainer, frozen and validated. A hyperparameter search builds trials from them."""
+"""TrainerInputs: the inputs of a Trainer, and their checks. A hyperparameter search builds trials from the inputs."""
 
 from __future__ import annotations
 
@@ -45,22 +45,28 @@ class TrainerInputs:
 
     @property
     def training_arguments(self) -> TrainingArguments:
-        """The training arguments; `TrainingArguments("tmp_trainer")` by default.
+        """The training arguments: `args`, or `TrainingArguments("tmp_trainer")` if `args` is None.
+
+        With `fast_dev_run`, the property returns the arguments of a short run.
 
         Raises:
-            ArgumentError: if `args` is something else.
+            ArgumentError: if `args` is neither None nor a `TrainingArguments`.
         """
         args = TrainingArguments(output_dir="tmp_trainer") if self.args is None else _checked(self.args)
         return trial_arguments(args, self.eval_dataset is not None)
 
     @property
     def processor(self) -> Any:
-        """The tokenizer or processor: the input `processing_class`, or else the older input `tokenizer`."""
+        """The tokenizer or processor: `processing_class`, or `tokenizer` if `processing_class` is None."""
         return self.processing_class if self.processing_class is not None else self.tokenizer
 
     @property
     def collator(self) -> Collator:
-        """The collator: the given collator, a collator that pads with the tokenizer, or a collator that stacks."""
+        """The collator of the batches: `data_collator`, if it is set.
+
+        By default, a collator that pads with the processor. If the processor has no method `pad`, a collator that
+        stacks tensors.
+        """
         if self.data_collator:
             return self.data_collator
         return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator
@@ -72,14 +78,14 @@ class TrainerInputs:
 
         Args:
             load: a function that receives the name of an integration and returns the class of this integration.
-            loaders: the inputs to convert: `train_dataset`, `eval_dataset` or both. A dataset is left out if a subclass
-                overrides the method that makes its loader.
+            loaders: the datasets to convert: `train_dataset`, `eval_dataset` or both. The caller leaves out a dataset
+                if a subclass overrides the method that makes its loader.
         """
         sets = {name: as_dataset(getattr(self, name), load) for name in loaders}
         return replace(self, compute_metrics=as_metric_function(self.compute_metrics), **sets)
 
     def check_types(self) -> None:
-        """Refuse inputs of a wrong type. Call it before any input is used.
+        """Refuse inputs of a wrong type, such as a class in place of an instance.
 
         Raises:
             ArgumentError: if there are problems. The error lists every problem with its remedy.
@@ -139,7 +145,7 @@ class TrainerInputs:
 
         Args:
             args: the training arguments.
-            loaders: the inputs to check, as in `loaded`.
+            loaders: the datasets to check, as in `loaded`. All other inputs are checked in any case.
 
         Raises:
             ArgumentError: if there are problems. The error lists every problem with its remedy.
@@ -193,7 +199,10 @@ class TrainerInputs:
             yield smoothing_refusal(args.label_smoothing_factor, given)
 
     def updated(self, trainer: Any) -> TrainerInputs:
-        """Return these inputs with the values that the user has since set on the trainer, such as `data_collator`."""
+        """Return a copy of these inputs with the values that the trainer has now.
+
+        A program may have set attributes of the trainer, such as `data_collator`, after construction.
+        """
         now = vars(trainer)
         return replace(self, **{field.name: now[field.name] for field in fields(self) if field.name in now})
 

@@ -16,14 +16,20 @@ class IntrospectionMethods(MomentMethods):
     """Methods that count parameters, samples and operations."""
 
     _counted: tuple[Any, int] = (None, 0)
-    """The model whose parameters were counted last, and their number. Counting is slow."""
+    """The last model whose parameters were counted, and the number of its parameters without embeddings."""
 
     def get_num_trainable_parameters(self) -> int:
-        """Return the number of trainable weights. Lazy weights count 0 until the first batch."""
+        """Return the number of elements of all trainable parameters. Lazy parameters count 0 until the first batch."""
         return count_elements(weight for weight in self.run.model.parameters() if weight.requires_grad)
 
     def get_total_train_batch_size(self, args: Any = None) -> int:
-        """Return the samples of one optimizer step over all ranks."""
+        """Return the number of samples of one optimizer step, over all ranks.
+
+        An override of `get_tp_size`, `get_cp_size` or `get_sp_size` divides the number by its result.
+
+        Args:
+            args: not used.
+        """
         batch = self.run.train_batch_size or self.args.train_batch_size
         samples = batch * self.args.gradient_accumulation_steps * self.run.ranks.world_size
         return samples // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
@@ -31,9 +37,9 @@ class IntrospectionMethods(MomentMethods):
     def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown.
 
-        The estimate is 6 per weight and input token, without embeddings: 2 in the forward pass, 4 in the backward
-        pass (Kaplan et al., arXiv:2001.08361). `CountFlops` adds the operations to `state.total_flos`. Override this
-        method for a model that the formula does not fit.
+        The estimate is 6 operations per input token and per parameter: 2 in the forward pass, 4 in the backward pass
+        (Kaplan et al., arXiv:2001.08361). Embeddings do not count. Override this method for a model that the formula
+        does not fit. `CountFlops` adds the operations to `state.total_flos`.
         """
         model: Any = self.run.model
         tokens = main_input(model, inputs) if hasattr(model, "num_parameters") else None

@@ -20,16 +20,16 @@ class LoggingMethods(TrainerBase):
     """Logs values, and prints and writes metrics."""
 
     _told_left_out: frozenset[Any] = frozenset()
-    """The logged values that `state.log_history` left out with a warning."""
+    """The names of logged values that `state.log_history` left out with a warning."""
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to `state.log_history` and announce `on_log`.
 
-        The history also keeps the values that handlers add to `logs` in a stage before REPORT. Override this method to
-        log in another way.
+        Handlers of `on_log` may add values to `logs`, in a stage before REPORT. The history stores these values too.
+        Override this method to log in another way.
 
         Args:
-            logs: name -> value. `epoch` is added.
+            logs: name -> value. The method adds `epoch` to this dict.
             start_time: not used.
         """
         run = self.run
@@ -45,7 +45,7 @@ class LoggingMethods(TrainerBase):
             entry.update(self._recordable(added))
 
     def _recordable(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return logged values as plain Python values, without values that a checkpoint cannot hold, such as images."""
+        """Return logged values as plain Python values, without values that checkpoints cannot store, such as images."""
         values, left_out = recordable(logs)
         if new := left_out.keys() - self._told_left_out:
             self._told_left_out |= frozenset(new)
@@ -72,14 +72,14 @@ class LoggingMethods(TrainerBase):
 
     @staticmethod
     def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return metrics for display: times as h:mm:ss, operations in GF, memory in MB, floats with 4 digits."""
+        """Return metrics for display: runtimes as h:mm:ss, `total_flos` in GF, memory in MB, floats with 4 decimals."""
         return {key: _readable(key, value) for key, value in metrics.items()}
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
         """Write metrics as `<split>_results.json` to the output folder, on rank 0.
 
         Args:
-            split: the split of the metrics.
+            split: the split of the metrics: `train`, `eval` or `test`.
             metrics: as `train`, `evaluate` or `predict` return them.
             combined: also merge the metrics into `all_results.json`.
         """

@@ -8,7 +8,7 @@ import logging
 def print_messages(level: int) -> None:
     """Configure Python's logging to print the messages that this library logs later.
 
-    Messages go to stderr, unless the program has configured a handler for them.
+    Messages go to stderr. If the program has configured a handler for them, they go only to this handler.
 
     Args:
         level: the lowest level to print, such as `logging.INFO`.

@@ -25,10 +25,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OutputSmoother:
-    """Computes a loss with label smoothing. A call takes the arguments of transformers' `LabelSmoother`."""
+    """The object `trainer.label_smoother`, which computes a loss with label smoothing.
+
+    Its call has the parameters of transformers' `LabelSmoother`.
+    """
 
     smoother: LabelSmoother
-    """Computes the loss from logits."""
+    """The function that computes the loss from logits."""
 
     @property
     def epsilon(self) -> float:
@@ -37,31 +40,31 @@ class OutputSmoother:
 
     @property
     def ignore_index(self) -> int:
-        """The label of items that do not count."""
+        """The label of items that the loss leaves out."""
         return self.smoother.ignored
 
     def __call__(
         self, model_output: Any, labels: Any, shift_labels: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Return the loss.
+        """Return the smoothed loss, a scalar tensor.
 
         Args:
             model_output: the outputs of the model, or a dict with `logits`.
             labels: the labels; a dict with `labels` is accepted.
             shift_labels: compare the output at each position with the label at the next position.
-            num_items_in_batch: the divisor of the sum; None for the mean.
+            num_items_in_batch: the number by which the sum of the losses is divided; None for the mean.
         """
         labels = labels["labels"] if isinstance(labels, Mapping) else labels
         return self.smoother(logits_of(model_output), labels, shift=shift_labels, items=num_items_in_batch)
 
 
 class LossMethods(MomentMethods):
-    """Methods that compute the loss of a batch and count the items that it is averaged over."""
+    """Methods that compute the loss of a batch, and count the label items by which the loss is divided."""
 
     criterion: Callable[[Any, Any], torch.Tensor] | None
     compute_loss_func: Callable[..., torch.Tensor] | None
     objective: Objective
-    """Computes the loss of the model."""
+    """The object that computes the loss of the model."""
     loss_takes_items = True
     """Whether `compute_loss` takes `num_items_in_batch`, the number of items by which the loss is divided."""
     loss_is_scaled_for_ga: bool | None = None
@@ -69,24 +72,25 @@ class LossMethods(MomentMethods):
     _collected: tuple[Any, Any] = (None, None)
     """The return value of an overridden `get_batch_samples`: the batches of the step, and the number of their items."""
     _counting = False
-    """Whether `_get_num_items_in_batch` runs now. `count_items` then counts the items itself, and does not call it
-    again."""
+    """Whether `_get_num_items_in_batch` runs now. If it does, `count_items` counts the items itself. Otherwise the two
+    methods would call each other without end."""
     _told_own_loss = False
     """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
-    """Attributes of the objective that a subclass set. Models that `model_init` makes later get them too."""
+    """Attributes that the program set on the objective. Objectives of models that `model_init` makes later get the same
+    attributes."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the loss of a batch, or `(loss, outputs)`. Override it for a loss of your own.
+        """Return the loss of a batch, or `(loss, outputs)`. Override this method for a loss of your own.
 
         Args:
             model: the model, wrapped or not.
             inputs: the batch: a dict, a tuple or a tensor.
             return_outputs: also return the outputs of the model.
-            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
-                batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor. The loss is divided by it.
+                None: the loss is a mean over the batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
         if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:
@@ -110,7 +114,7 @@ class LossMethods(MomentMethods):
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of items that the loss of a step is averaged over; None for a mean over each batch."""
+        """Return the number of items over which the loss of a step is averaged; None for a mean over each batch."""
         before, self._counting = self._counting, True
         try:
             return self.count_items(batch_samples)
@@ -118,7 +122,7 @@ class LossMethods(MomentMethods):
             self._counting = before
 
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
-        """Call the overridden `get_batch_samples` for `count` batches. Return its batches, and store its item count."""
+        """Call the overridden `get_batch_samples` for `count` batches. Return the batches, and store the item count."""
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]
 
@@ -141,7 +145,10 @@ class LossMethods(MomentMethods):
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:
-        """Whether the model takes `num_items_in_batch` and divides its loss by it. A program may set this."""
+        """Whether the model takes `num_items_in_batch` and divides its loss by this number.
+
+        A program may set this attribute.
+        """
         return self.objective.takes_item_count
 
     @model_accepts_loss_kwargs.setter
@@ -159,14 +166,14 @@ class LossMethods(MomentMethods):
 
     @property
     def label_smoother(self) -> OutputSmoother | None:
-        """The function of outputs and labels that computes the smoothed loss; None if label smoothing is off."""
+        """The object that computes the smoothed loss, called with outputs and labels; None without label smoothing."""
         smoother = self.objective.smoother
         return None if smoother is None else OutputSmoother(smoother)
 
     def _set_objective(self, **settings: Any) -> None:
         """Set attributes of `self.objective`, the object that computes the loss of the model.
 
-        If `model_init` builds other models later, their objectives get the same values.
+        The objectives of models that `model_init` makes later get the same values.
         """
         self._objective_settings = {**self._objective_settings, **settings}
         if "objective" in vars(self):
@@ -196,9 +203,9 @@ class LossMethods(MomentMethods):
         self._tell_own_loss()
 
     def _tell_own_loss(self) -> None:
-        """Warn once if label smoothing has no effect.
+        """Warn once if an overridden `compute_loss` ignores `label_smoothing_factor`.
 
-        It has no effect if an overridden `compute_loss` does not call its parent and does not call `label_smoother`.
+        The method assumes this if the override uses neither `super().compute_loss` nor `label_smoother`.
         """
         if self._told_own_loss or not self.args.label_smoothing_factor or not is_overridden(self, "compute_loss"):
             return
@@ -235,8 +242,10 @@ class LossMethods(MomentMethods):
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Return whether the loss is already averaged over its whole step.
 
-        If False, `training_step` divides the loss by the number of batches. `num_items_in_batch` is the number of items
-        by which the loss was divided; None for a mean over the batch.
+        If the result is False, `training_step` divides the loss by the number of batches of the step.
+
+        Args:
+            num_items_in_batch: the number of items by which the loss was divided; None for a mean over the batch.
         """
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga

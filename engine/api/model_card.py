@@ -38,11 +38,11 @@ METRICS = (
     *("accuracy", "bleu", "f1", "matthews_correlation", "pearsonr", "precision", "recall", "rouge", "sacrebleu"),
     *("spearmanr", "wer"),
 )
-"""The metrics that the hub knows by name."""
+"""The names of metrics that the hub knows."""
 
 NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
-"""Builders of the library `datasets` for files and generators. Their names say nothing about the data, so a card does
-not show them."""
+"""Builders of the library `datasets` for files and generators. A card does not show these names, because they say
+nothing about the data."""
 
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
 _NEEDED = "More information needed"
@@ -92,7 +92,7 @@ def library_of(model: object) -> str | None:
 
 
 def base_of(model: object) -> str | None:
-    """Return the hub name that a model was loaded from; None for a folder or a new model."""
+    """Return the hub name from which a model was loaded; None for a new model, or for a model from a folder."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if name and not Path(name).is_dir() else None
 
@@ -154,9 +154,9 @@ def _optimizer(args: TrainingArguments) -> str:
 
 
 def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Build the rows of the table of results: one row for each step with an evaluation.
+    """Build the rows of the table of results: one row for each step with an evaluation. Step 0 has no row.
 
-    A row maps titles of columns to values: the last training loss, the epoch, the step, and each metric.
+    A row maps titles of columns to values: the last logged training loss, the epoch, the step, and each metric.
 
     Args:
         history: `state.log_history`.
@@ -174,10 +174,10 @@ def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the metrics of the last evaluation, by name and without `eval_`.
+    """Return the metrics of the last evaluation, by name and without `eval_`; {} if there was no evaluation.
 
-    If the trainer loaded the best model at the end of training and did not evaluate it again, return the metrics of the
-    evaluation at the best step. Without an evaluation, return {}.
+    If the trainer loaded the best model at the end of training and did not evaluate again, return the metrics of the
+    evaluation at the best step.
     """
     history = state.log_history
     last = max((index for index, entry in enumerate(history) if _metrics(entry)), default=None)
@@ -268,7 +268,10 @@ def _listed(values: Mapping[str, Any], heading: Any = str) -> str:
 
 
 def _metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a logged evaluation, without `eval_`; {} for any other log entry."""
+    """Return the metrics of a logged evaluation by name, without `eval_`; {} for any other log entry.
+
+    The speed, such as `eval_runtime`, does not count as a metric.
+    """
     evaluated = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
     return {name: value for name, value in evaluated.items() if not name.endswith(_SPEEDS)}
 

@@ -1,6 +1,6 @@
 """Methods of transformers' Trainer that a subclass overrides.
 
-The engine calls each of them at the same point as transformers.
+The engine calls each of these methods at the same point of a run as transformers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CALLED: dict[str, str] = {
         "When training begins. `get_total_train_batch_size` calls the override, which returns a number of ranks."
     ),
 }
-"""Method of transformers' Trainer -> when the engine calls it, and what it returns.
+"""Method of transformers' Trainer -> when the engine calls the method, and what the method returns.
 
 The engine calls these methods only if a subclass overrides them.
 """
@@ -88,19 +88,20 @@ The engine calls these methods only if a subclass overrides them.
 class MomentMethods(TrainerBase):
     """The default versions of the Trainer methods that the table `CALLED` lists.
 
-    Each method does the part of the engine's work that transformers does in this method, or nothing.
+    A default version does what transformers does in this method. If the engine does this elsewhere, the default version
+    does nothing.
 
-    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls `work()`.
-    If a subclass overrides the method, `_at` calls the override. The default version, called by `super()`, calls
-    `work()`.
+    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls `work()`. If a
+    subclass overrides the method, `_at` calls the override. In the override, `super()` calls the default version, which
+    calls `work()`.
     """
 
     _works: Mapping[str, Callable[[], Any]] = {}
-    """Method that the engine calls at present -> the work of the engine that the default version does."""
+    """Name of a method that the engine calls at present -> the `work` that the default version of this method calls."""
     _overridden: frozenset[str] = frozenset()
-    """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets it."""
+    """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets this attribute."""
     _saved_and_announced: int | None = None
-    """The step for which `_save_checkpoint` has announced `on_save`."""
+    """The step at which the program called `_save_checkpoint`, which announced `on_save`; None if it did not."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Run the method `name`: the override of a subclass, or else `work`, the default."""
@@ -118,20 +119,23 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Call the `work` that the engine passed to `_at` for a method. Do nothing if the program called the method."""
+        """Call the `work` that the engine passed to `_at` for the method `name`. The default versions call this method.
+
+        If the program called the method `name`, and not the engine, do nothing and return None.
+        """
         return self._works.get(name, _nothing)()
 
     def overrides(self, *names: str) -> bool:
-        """Return whether a subclass overrides one of these methods."""
+        """Return whether a subclass overrides at least one of these methods."""
         return any(is_overridden(self, name) for name in names)
 
     # Construction and data.
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Do nothing: `self.accelerator` exists already. Override this method to change the accelerator."""
+        """Do nothing: `self.accelerator` already exists. Override this method to change the accelerator."""
 
     def _validate_args(self) -> None:
-        """Do nothing: the inputs are checked already. Override it to check more."""
+        """Do nothing: the inputs are already checked. Override this method to check more."""
 
     def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
         """Move a model to a device."""
@@ -142,25 +146,29 @@ class MomentMethods(TrainerBase):
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Read up to `num_batches` batches. Return them with the number of items that the loss is averaged over.
+        """Read up to `num_batches` batches. Return the batches and the number of their label items.
 
-        The number is None if there is no batch, or if the loss is a mean over each batch.
+        The loss of the step is averaged over these items. The number is None if there is no batch, or if the loss is a
+        mean over each batch.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of items that the loss of a step is averaged over; None for a mean over each batch."""
+        """Return the number of items over which the loss of a step is averaged; None for a mean over each batch."""
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
-        """Return nested tensors on the run's device."""
+        """Move nested tensors to the run's device, and return them."""
         return to_device(data, self.args.device)
 
     # The step.
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """Return the context around `compute_loss`. By default it does nothing: a callback does mixed precision."""
+        """Return the context around `compute_loss`.
+
+        The default context does nothing, because a callback does mixed precision.
+        """
         return self.autocast_smart_context_manager()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
@@ -168,11 +176,11 @@ class MomentMethods(TrainerBase):
         return nullcontext()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradients and return their norm."""
+        """Clip the gradients, and return their norm before clipping."""
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradients before clipping."""
+        """Return the norm to log: `grad_norm`, the norm of the gradients before clipping."""
         return grad_norm
 
     def _get_learning_rate(self) -> float:
@@ -182,7 +190,7 @@ class MomentMethods(TrainerBase):
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
         """Wrap the run's model and return the wrapper. Return any other model unchanged.
 
-        If the program calls this method, it returns the existing wrapper of the run's model.
+        If the program calls this method, return the existing wrapper of the run's model.
         """
         wrapped: nn.Module | None = self._work("_wrap_model")
         if wrapped is not None:
@@ -192,8 +200,10 @@ class MomentMethods(TrainerBase):
     def _through_overrides(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that clips gradients and calls the overrides of `_clip_grad_norm` and `_get_grad_norm`.
 
-        `clip` does the clipping: the default version of `_clip_grad_norm` calls it. If no subclass overrides the two
-        methods, return `clip` itself.
+        If neither method is overridden, return `clip` itself.
+
+        Args:
+            clip: clips the gradients. The default version of `_clip_grad_norm` calls this function.
         """
 
         def clipped(optimizer: Any, parameters: Any, max_norm: float) -> Any:
@@ -215,7 +225,7 @@ class MomentMethods(TrainerBase):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train, and return the output of the training."""
+        """Train, and return the output of the training. The parameters are not used."""
         return self._work("_inner_training_loop")
 
     def _maybe_log_save_evaluate(
@@ -229,7 +239,7 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save, as requested."""
+        """Log, evaluate and save as the flags request. The parameters are not used."""
         self._work("_maybe_log_save_evaluate")
 
     # Evaluations.
@@ -242,13 +252,13 @@ class MomentMethods(TrainerBase):
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best of the run so far. If they are, the trainer state records them."""
+        """Return whether the metrics are the best of the run so far. The trainer state stores the best metric."""
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
 
     def _load_best_model(self) -> None:
-        """Load the best model."""
+        """Load the weights of the best checkpoint."""
         self._work("_load_best_model")
 
     # Checkpoints.
@@ -263,42 +273,45 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether `_save_checkpoint` announced `on_save` for this step. A second call returns False."""
+        """Return whether the program's call of `_save_checkpoint` announced `on_save` for this step.
+
+        A second call returns False.
+        """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Do nothing: the checkpoint has these states already. Override it to write more files."""
+        """Do nothing: the engine saves the optimizer and the schedule. Override this method to write more files."""
 
     def _save_scaler(self, output_dir: str) -> None:
-        """Do nothing: the checkpoint has this state already. Override it to write more files."""
+        """Do nothing: the engine saves the gradient scaler. Override this method to write more files."""
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Do nothing: the checkpoint has these states already. Override it to write more files."""
+        """Do nothing: the engine saves the RNG states. Override this method to write more files."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load the weights of the checkpoint that the run resumes from."""
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore the optimizer and the schedule."""
+        """Restore the optimizer and the schedule from the checkpoint that the run resumes from."""
         self._work("_load_optimizer_and_scheduler")
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Do nothing: the scaler is restored with the optimizer."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the RNG states."""
+        """Restore the RNG states from the checkpoint that the run resumes from."""
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
-        """Restore the callback states."""
+        """Restore the callback states from the checkpoint that the run resumes from."""
         self._work("_load_callback_state")
 
     # The hub.
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """After a checkpoint is written, push to the hub what `hub_strategy` selects."""
+        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint."""
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:
@@ -307,17 +320,17 @@ class MomentMethods(TrainerBase):
     # Sizes.
 
     def get_tp_size(self) -> int:
-        """Return 1: every rank has the whole layers."""
+        """Return 1: every rank computes whole layers, without tensor parallelism."""
         return 1
 
     def get_cp_size(self) -> int:
-        """Return 1: every rank has its own batches."""
+        """Return 1: every rank computes whole samples, without context parallelism."""
         return 1
 
     def get_sp_size(self) -> int:
-        """Return 1: every rank has its own batches."""
+        """Return 1: every rank computes whole samples, without sequence parallelism."""
         return 1
 
 
 def _nothing() -> None:
-    """Do nothing. `_work` calls it if the program, and not the engine, calls a method."""
+    """Do nothing. `_work` calls this function if the program, and not the engine, called a method."""

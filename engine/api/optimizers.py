@@ -39,19 +39,18 @@ class OptimizerMethods(TrainerBase):
     criterion: Any
     compute_loss_func: Any
     _extra_parameters: Sequence[nn.Parameter] = ()
-    """Parameters outside of the model that the optimizer updates: parameters of a loss module, and other parameters of
-    the user.
-    """
+    """Parameters outside of the model that the optimizer updates: the parameters of a loss module, and parameters that
+    the user put into the optimizer."""
     _unclipped_parameters: Sequence[nn.Parameter] = ()
     """Extra parameters that the user put into the optimizer. As in transformers, their gradients are not clipped."""
     _told_untrained = False
     """Whether the warning about untrained modules of a loss function was logged."""
     _given_optimizers: tuple[Any, Any]
-    """The optimizer and the schedule of the user; None for each that the arguments define."""
+    """The optimizer and the schedule that the user passed as `optimizers`; None for one that the arguments define."""
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer; None before training."""
+        """The optimizer. Before the first training: the optimizer that the user passed, or None."""
         return self.run.optimizer
 
     @optimizer.setter
@@ -60,7 +59,7 @@ class OptimizerMethods(TrainerBase):
 
     @property
     def lr_scheduler(self) -> Any:
-        """The learning-rate schedule; None before training."""
+        """The learning-rate schedule. Before the first training: the schedule that the user passed, or None."""
         return self.run.lr_scheduler
 
     @lr_scheduler.setter
@@ -68,7 +67,7 @@ class OptimizerMethods(TrainerBase):
         self.run.lr_scheduler = scheduler
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer and the schedule. Override it, or one of the two methods that it calls.
+        """Create the optimizer and the schedule. Override this method, `create_optimizer` or `create_scheduler`.
 
         Args:
             num_training_steps: optimizer steps of the whole run.
@@ -77,7 +76,7 @@ class OptimizerMethods(TrainerBase):
         self.create_scheduler(num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
-        """Create the optimizer from the arguments, unless one exists. Return the optimizer of the run.
+        """If the run has no optimizer, create one from the arguments. Return the optimizer of the run.
 
         Args:
             model: the model with the parameters; None for the model of the trainer.
@@ -113,11 +112,11 @@ class OptimizerMethods(TrainerBase):
         return self.run.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate schedule from the arguments, unless one exists. Return the schedule of the run.
+        """If the run has no learning-rate schedule, create one from the arguments. Return the schedule of the run.
 
         Args:
             num_training_steps: optimizer steps of the whole run.
-            optimizer: the optimizer to schedule; by default the run's.
+            optimizer: the optimizer to schedule; by default the optimizer of the run.
         """
         if self.run.lr_scheduler is None:
             self.run.lr_scheduler = get_scheduler(
@@ -133,14 +132,15 @@ class OptimizerMethods(TrainerBase):
     def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
         """Return the optimizer class that the arguments name, and its options.
 
-        If a subclass overrides it, the trainer builds the optimizer from the returned class and options.
+        If a subclass overrides this method, the trainer builds the optimizer from the returned class and options. The
+        input `optimizer_cls_and_kwargs` of the Trainer has priority over the override.
 
         Args:
             args: the training arguments, which name the optimizer.
             model: not used.
 
         Raises:
-            ArgumentError: for options that the optimizer does not take.
+            ArgumentError: for an option that the optimizer does not accept.
             MissingExtra: if the optimizer's package is not installed.
         """
         return class_and_options(
@@ -154,9 +154,9 @@ class OptimizerMethods(TrainerBase):
         )
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Return the names of the parameters with weight decay: all but biases and normalisation layers.
+        """Return the names of the parameters with weight decay: all except biases and weights of normalisation layers.
 
-        Override it for another choice.
+        Override this method for another choice.
         """
         decaying = decay_parameter_names(model)
         return [name for name, _ in model.named_parameters() if name in decaying]
@@ -170,10 +170,10 @@ class OptimizerMethods(TrainerBase):
         return [group["lr"] for group in self._parameter_groups()]
 
     def get_optimizer_group(self, param: nn.Parameter | None = None) -> Any:
-        """Return the parameter group that contains `param`; None if no group contains it.
+        """Return the parameter group that contains `param`; None if no group contains this parameter.
 
         Args:
-            param: the parameter. Without it, the method returns a list with the parameters of each group.
+            param: the parameter. If it is None, the method returns a list with one list of parameters per group.
 
         Raises:
             ArgumentError: if there is no optimizer yet.
@@ -192,11 +192,14 @@ class OptimizerMethods(TrainerBase):
     # Building, through the seams.
 
     def _use_given_optimizers(self) -> None:
-        """Use the user's optimizer and schedule, if there are any."""
+        """Set the optimizer and the schedule of the run to the objects that the user passed, or to None."""
         self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
 
     def _forget_schedule(self) -> None:
-        """Drop the schedule that the Trainer built for an earlier run. It has the length of that run."""
+        """Drop the schedule of an earlier training, because a new training may have another length.
+
+        A schedule that the user passed stays.
+        """
         if self._given_optimizers[1] is None:
             self.run.lr_scheduler = None
 
@@ -204,8 +207,9 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: in three cases. The user passed a schedule, but its optimizer was replaced. The loss module
-                has parameters, but a callback builds an optimizer of the model only. The optimizer needs a closure.
+            ArgumentError: if a callback replaced the optimizer of the schedule that the user passed. Also if the loss
+                module has parameters, but the optimizer updates only the model. Also if the optimizer needs a closure,
+                or does not work with the way to shard.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()
@@ -236,7 +240,10 @@ class OptimizerMethods(TrainerBase):
             )
 
     def _keep_extra_parameters(self) -> None:
-        """Attach a callback that saves the optimizer's parameters outside of the model and the loss module, if any."""
+        """Attach a callback that saves the parameters that the user put into the optimizer.
+
+        Parameters of the model and of the loss module do not count. Without other parameters, attach nothing.
+        """
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, ExtraParameters):
                 self.bus.detach(owner_id)
@@ -250,8 +257,8 @@ class OptimizerMethods(TrainerBase):
             The optimizer; None if an override of `create_optimizer` returns None.
 
         Raises:
-            ArgumentError: if the user's schedule has no learning rate for the parameters of the loss module, or if the
-                way to shard does not update these parameters.
+            ArgumentError: if the schedule of the user has no learning rate for the parameters of the loss module. Also
+                if the way to shard does not update these parameters.
         """
         run, args = self.run, self.args
         created = self.create_optimizer()
@@ -289,8 +296,9 @@ class OptimizerMethods(TrainerBase):
     def _tell_untrained(self, trained: set[Any]) -> None:
         """Warn once if the loss function uses modules that the run does not train.
 
-        `trained` contains the parameters of the model and of the optimizer. The warning lists each module with a
-        trainable parameter outside of this set.
+        Args:
+            trained: the parameters of the model and of the optimizer. The warning lists each module of the loss
+                function that has a trainable parameter outside of this set.
         """
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference

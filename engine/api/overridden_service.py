@@ -9,13 +9,13 @@ from ..loop import Loop, Phase
 
 
 class OverriddenService(Loop):
-    """A loop that calls the override of `_maybe_log_save_evaluate` to serve requests.
+    """A loop that calls an override of `_maybe_log_save_evaluate` to log, evaluate and save as the flags request.
 
-    After the call, the requests of the step count as served, even if the override did not serve them.
+    After the call, the loop clears these flags, even if the override did not log, evaluate or save.
     """
 
     trainer: Any
-    """The trainer."""
+    """The trainer that overrides the method."""
 
     def _serve(self) -> None:
         if self.phase is Phase.END:
@@ -50,9 +50,7 @@ class OverriddenService(Loop):
 
 
 def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
-    """Build the loop of a training.
-
-    It is an `OverriddenService` if the trainer overrides `_maybe_log_save_evaluate`, otherwise a `Loop`.
+    """Build the loop of a training: a `Loop`, or an `OverriddenService` for an override of `_maybe_log_save_evaluate`.
 
     Args:
         trainer: the trainer.

@@ -21,8 +21,8 @@ CALLED_BY_STEPS = (
     *("_get_learning_rate", "_get_num_items_in_batch", "_prepare_input", "autocast_smart_context_manager"),
     *("compute_loss_context_manager", "get_batch_samples"),
 )
-"""Methods that each step calls if a subclass overrides them. The trainer's attribute `_overridden` has the overridden
-ones, so a step only looks up a name in a set."""
+"""Methods that each step calls if a subclass overrides them. The attribute `_overridden` of a trainer contains the
+names of the methods that its class overrides. A step looks up a name in this set, which is fast."""
 
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _LIBRARY = __name__.partition(".")[0]
@@ -40,13 +40,14 @@ def _is_ours(cls: type) -> bool:
 
 
 def adapt_overrides(cls: type) -> None:
-    """Make overrides in `cls` that have an older signature of transformers accept the current signature.
+    """Adapt the methods that `cls` overrides. Python calls this function once, when it creates the class `cls`.
 
-    Runs once, when the class is created. A method that takes `**kwargs` stays as it is. An override that trainbus
-    never calls gets a warning that names the replacement.
-
-    If `cls` overrides `compute_loss`, `cls.loss_takes_items` is set: True if the override takes `num_items_in_batch`,
-    otherwise False.
+    - An override with an older signature of transformers gets a wrapper that accepts the current signature. An
+      override that takes `**kwargs` keeps its signature.
+    - An override of `evaluate`, `_evaluate` or `predict` gets a wrapper that opens a session.
+    - An override that trainbus never calls causes a warning, which names the replacement.
+    - If `cls` overrides `compute_loss`, `cls.loss_takes_items` says whether the override takes `num_items_in_batch`.
+    - `cls._overridden` contains the overridden methods of `CALLED_BY_STEPS`.
     """
     for name, adapt in _ADAPTERS.items() if not _is_ours(cls) else ():
         method = _defined_by(cls, name)
@@ -66,7 +67,10 @@ def adapt_overrides(cls: type) -> None:
 
 
 def _defined_by(cls: type, name: str) -> Method | None:
-    """Return the method that `cls` or a mixin defines; None without one, or if `cls` inherits it from a trainer."""
+    """Return the function that `cls` or a mixin of `cls` defines under a name.
+
+    Return None if there is no such function, or if `cls` inherits the function from another trainer class.
+    """
     for owner in cls.__mro__:
         if name in vars(owner):
             trainer = hasattr(owner, "loss_takes_items") or _is_ours(owner)
@@ -170,7 +174,7 @@ def arguments_of_evaluation(
     If the call does not pass one of them, return the default of the override's parameter, or else None and `eval`.
 
     Args:
-        method: the method that overrides `evaluate`. Its parameters may differ from those of transformers.
+        method: the method that overrides `evaluate`. Its parameters may differ from the parameters in transformers.
         trainer: the `self` of the call.
         args: the positional arguments of the call after `self`.
         options: the keyword arguments of the call.
@@ -187,9 +191,9 @@ def arguments_of_evaluation(
 
 
 def _with_loss(loss: Any, outputs: Any) -> Any:
-    """Return a model's outputs. If they are a tuple that does not begin with a loss, put `loss` in front.
+    """Return a model's outputs in the form of a model that computes its own loss.
 
-    The result then looks as if the model had computed the loss.
+    If the outputs are a tuple that does not begin with a loss, the result begins with `loss`. Other outputs stay.
     """
     computed = isinstance(outputs, tuple) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0
     return (loss, *outputs) if isinstance(outputs, tuple) and not computed else outputs
@@ -215,4 +219,4 @@ _ADAPTERS: dict[str, Callable[[Method, set[str]], Method]] = {
     "evaluate": _evaluate,
     "predict": _predict,
 }
-"""Name of a method -> the function that adapts an override with an earlier signature."""
+"""Name of a method -> the function that adapts an override of this method: see `adapt_overrides`."""

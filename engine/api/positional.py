@@ -1,4 +1,4 @@
-"""Positional arguments of `Trainer(...)` in the order of PaddleNLP: model, criterion, args, ..."""
+"""Accept the positional arguments of `Trainer(...)` in the order of PaddleNLP: model, criterion, args, ..."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def _nearest_of(name: str, known: Iterable[str]) -> str:
 
 
 def has_criterion_second(given: Sequence[Any]) -> bool:
-    """Return whether positional arguments are in PaddleNLP's order: the second is a loss, or the third is the args."""
+    """Return whether positional arguments are in the order of PaddleNLP.
+
+    They are if the second argument is a loss function, or if the third argument is a `TrainingArguments`.
+    """
     if len(given) > 2 and isinstance(given[2], TrainingArguments):
         return True
     second = given[1] if len(given) > 1 else None
@@ -43,7 +46,11 @@ def has_criterion_second(given: Sequence[Any]) -> bool:
 
 
 def accepts_criterion_second(init: Init) -> Init:
-    """Decorate the constructor of a trainer, so that it also takes its positional arguments in PaddleNLP's order."""
+    """Decorate the constructor of a trainer, so that it also takes positional arguments in the order of PaddleNLP.
+
+    The constructor then raises an ArgumentError for too many positional arguments, and for an argument that is passed
+    by position and by name.
+    """
 
     known = [*inspect.signature(init).parameters][1:]
 

@@ -23,9 +23,10 @@ CARD = "README.md"
 
 
 class Publisher(Protocol):
-    """An object that pushes to a hub and writes the metadata that hubs read.
+    """An object that pushes to a hub, and reads and writes the metadata of model cards.
 
-    A callback that pushes has a publisher in its field `publisher`.
+    `Repository` in `integrations/hub.py` implements this protocol. A callback that pushes has a publisher in its field
+    `publisher`.
     """
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
@@ -35,7 +36,7 @@ class Publisher(Protocol):
         """Push the output folder without its checkpoints. Return the commit, or a future if not `blocking`."""
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Return the tags and the library that an existing card names in its header."""
+        """Return the tags and the library in the header of a card. Without a library, the second value is None."""
 
     def header(self, facts: Facts, results: dict[str, Any]) -> str:
         """Return the metadata block at the top of a card."""
@@ -43,10 +44,10 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class PushInProgress:
-    """A push that is not complete yet."""
+    """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False: a complete push is no longer in progress."""
+        """Return False. After the push, `Trainer.push_in_progress` is None or another push."""
         return False
 
 
@@ -56,7 +57,7 @@ class PublishingMethods(SavingMethods):
     train_dataset: Any
     eval_dataset: Any
     hub_model_id: str | None = None
-    """The full name of the repository; None until it exists."""
+    """The full name of the repository; None before `init_hf_repo`, and on ranks other than 0."""
 
     _integration: Callable[[str], Any]
     _own_publisher: Publisher | None = None
@@ -64,7 +65,7 @@ class PublishingMethods(SavingMethods):
 
     @checked_keywords
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository to push to if it does not exist. Only rank 0 does so.
+        """Create the hub repository if it does not exist. Only rank 0 sends the request.
 
         Args:
             token: a token with write permission; by default `args.hub_token`.
@@ -88,14 +89,14 @@ class PublishingMethods(SavingMethods):
     ) -> None:
         """Write the model card `README.md` to the output folder: settings, results, versions, and a header for the hub.
 
-        It replaces an existing card and keeps the tags of that card. Only rank 0 writes.
+        An existing card is replaced, but its tags and its library stay. Only rank 0 writes.
 
         Args:
             language: the languages of the model.
             license: the license of the model.
             tags: search tags.
             model_name: the name of the model; by default the name of the repository or of the output folder.
-            finetuned_from: the base model; by default the name the model was loaded from.
+            finetuned_from: the base model; by default the hub name from which the model was loaded.
             tasks: task names of the hub; by default derived from the class of the model.
             dataset_tags: names of the datasets on the hub; by default read from the dataset.
             dataset: display names of the datasets.
@@ -133,13 +134,13 @@ class PublishingMethods(SavingMethods):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Save the model, its card and the arguments to the output folder, and push the folder without checkpoints.
+        """Save the model, its card and the arguments to the output folder. Push this folder without checkpoints.
 
-        Call it on every rank. Rank 0 pushes.
+        Call this method on every rank. Rank 0 pushes.
 
         Args:
             commit_message: the commit message.
-            blocking: wait until the push is complete.
+            blocking: wait until the push is complete. If False, the push continues in the background.
             token: a token with write permission; by default `args.hub_token`.
             revision: the branch; by default `args.hub_revision`.
             private: whether a new repository is private; by default `args.hub_private_repo`.
@@ -167,10 +168,14 @@ class PublishingMethods(SavingMethods):
 
     @checked_keywords
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the model. Outside of a training, also push it if `args.push_to_hub` is set.
+        """Write the model, its config and its tokenizer. With `args.push_to_hub`, also push the output folder.
+
+        During `train()`, `evaluate()` and `predict()`, the method does not push. A push that fails is logged as a
+        warning.
 
         Args:
-            output_dir: the folder; by default `args.output_dir`, which is also the folder that is pushed.
+            output_dir: the folder for the model; by default `args.output_dir`, the output folder.
+            _internal_call: write the model without a push.
         """
         super().save_model(output_dir)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:
@@ -182,7 +187,7 @@ class PublishingMethods(SavingMethods):
 
     @property
     def push_in_progress(self) -> PushInProgress | None:
-        """The push in progress; None if there is none."""
+        """The push in progress; None if no push is in progress."""
         attached = [each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES)]
         busy = any(getattr(publisher, "busy", False) for publisher in [*attached, self._own_publisher])
         return PushInProgress() if busy else None

@@ -31,7 +31,7 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_save_due": ("save",),
     "on_train_end": ("training_stop", "epoch_stop"),
 }
-"""Event -> the flags that become False after the event, as in the loop of a real run."""
+"""Event -> the flags that a replay sets to False after the event, as the loop of a real run does."""
 
 
 class ReplayError(TrainbusError):
@@ -41,11 +41,11 @@ class ReplayError(TrainbusError):
 class Absent:
     """A value that a recording does not have.
 
-    Any use of the value raises an error. Code can still pass it to a function.
+    Any use of the value raises a `ReplayError`, except passing the value to a function.
     """
 
     def __init__(self, name: str) -> None:
-        """Create the value of the parameter `name`."""
+        """Create the value of the parameter or attribute `name`. The error shows this name."""
         object.__setattr__(self, "_name", name)
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -69,7 +69,10 @@ class Absent:
 
 
 class RecordedEvaluations(Callback):
-    """Takes the place of the callback that evaluated in a recorded run. Some callbacks require such a callback."""
+    """A callback without handlers, in place of the callback that evaluated in a recorded run.
+
+    Some callbacks require that another callback evaluates.
+    """
 
     capabilities = frozenset({Capability.EVALUATES, Capability.PLANS_EVALUATIONS})
 
@@ -90,7 +93,7 @@ class ReplayBus(EventBus):
 
 
 class ReplayServices:
-    """The services of a recorded run: `at` and `rehearse_evaluation`. Other services are `Absent`."""
+    """The object `run.services` of a replay. Only `at` and `rehearse_evaluation` work, other services are `Absent`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -98,17 +101,20 @@ class ReplayServices:
         return Absent(name)
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return None: the names of the metrics are unknown before the first evaluation."""
+        """Return None: a recording does not say which metrics an evaluation measures."""
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Return `work()`, the default of the Trainer method `moment`. Do nothing for `_load_best_model`."""
+        """Call `work`, the default of the Trainer method `moment`, and return its result.
+
+        For `_load_best_model`, do nothing and return None, because a replay has no model.
+        """
         return None if moment == "_load_best_model" else work()
 
 
 @dataclass
 class ReplaySession:
-    """The session of a recorded run."""
+    """The object `run.session` of a replay. Values that a recording does not have are `Absent`."""
 
     resume_requested: bool = False
     """Whether the session resumed from a checkpoint."""
@@ -122,13 +128,13 @@ class ReplaySession:
 
 
 class ReplayRun:
-    """The run that handlers read in a replay. It holds recorded values. Any other attribute is an `Absent`."""
+    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent`."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
-        """Create the run in the state in which the first session of a recording begins.
+        """Create the run with the values at the start of the first session of a recording.
 
         Args:
-            head: the first record of this session: arguments, trainer state, rank and number of ranks.
+            head: the first record of this session: arguments, trainer state, rank and world size.
             folder: the folder of the recording.
         """
         self.args = _arguments({**head["args"], "output_dir": str((folder / "replay").resolve())})
@@ -159,19 +165,23 @@ class ReplayRun:
         return self._before + self._now
 
     def seconds(self) -> float:
-        """Return the training time in seconds, as `clock`."""
+        """Return the training time in seconds: the value of `clock`."""
         return self.clock()
 
     def announce(self, event: str, **values: Any) -> None:
-        """Do nothing: the recording has the events that the run announced."""
+        """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin a later session: its clock begins at 0."""
+        """Begin a session after the first one. Its records count seconds from its own start.
+
+        Args:
+            head: the first record of the session.
+        """
         self._before, self._now = self._before + self._now, 0.0
         self.session = ReplaySession(resume_requested=head["step"] > 0, first_step=head["step"])
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of the evaluations at a step; {} if there was no evaluation at this step."""
+        """Return the metrics of the last evaluation, if it was at this step; otherwise {}."""
         return dict(self.metrics) if step == self._measured else {}
 
     def __getattr__(self, name: str) -> Any:
@@ -186,7 +196,7 @@ class ReplayRun:
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
 
     def follow(self, record: Record) -> None:
-        """Set the values of the run to the values of a record."""
+        """Set the values of the run to the values of a record, the next one of the recording."""
         state = self.state
         self._now = record.get("t", self._now)
         for name, value in record.get("state", {}).items():
@@ -223,16 +233,16 @@ class Replayed:
     """The result of a replay."""
 
     calls: int = 0
-    """The calls of the callback's handlers."""
+    """The number of calls of the callback's handlers."""
     events: int = 0
-    """The recorded events."""
+    """The number of events that were replayed."""
     requests: list[Entry] = field(default_factory=list)
-    """The requests, vetoes and withdrawals of the callback. A replay records them, and does not act on them."""
+    """The requests, vetoes and withdrawals of the callback. The replay does not act on them."""
 
 
 @dataclass
 class _Node:
-    """An event, with everything that its handlers announced and wrote."""
+    """A record: an event with the events and flag writes that its handlers caused, or a single flag write."""
 
     record: Record
     inside: list[_Node] = field(default_factory=list)
@@ -241,9 +251,9 @@ class _Node:
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
     """Call a callback as a recorded run would call it. The callback runs last in its stage.
 
-    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such
-    as `model`, which only a live run has, is an object that raises an error when the callback uses it. Files that the
-    callback writes into the output folder go to the folder `replay` beside the recording.
+    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. Parameters that
+    only a live run has, such as `model`, raise an error when the callback uses them. Files that the callback writes
+    into the output folder go to the folder `replay` beside the recording.
 
     Args:
         recording: a recording, its file, or the output folder of a run.
@@ -279,7 +289,10 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
 
 
 def _tree(records: Sequence[Record]) -> list[_Node]:
-    """Arrange the records in trees, and return the roots. The children of an event are what its handlers caused."""
+    """Arrange the records in trees, and return the roots.
+
+    The children of an event are the events and flag writes that its handlers caused.
+    """
     path: list[_Node] = []
     roots: list[_Node] = []
     for record in _with_losses(records):
@@ -296,7 +309,10 @@ def _tree(records: Sequence[Record]) -> list[_Node]:
 
 
 def _with_losses(records: Sequence[Record]) -> list[Record]:
-    """Return the records with the loss added to each `on_loss`. A recording stores the loss with a later event."""
+    """Return the records with the loss added to each record of `on_loss`.
+
+    A recording stores the loss of a batch only in the record of a later event.
+    """
     found, loss = [], None
     for record in reversed(records):
         loss = record.get("loss", loss)
@@ -386,7 +402,10 @@ def _scalar(value: Any) -> Any:
 
 
 def _arguments(values: dict[str, Any]) -> TrainingArguments:
-    """Build arguments from recorded values, without checks: they may name a device that this machine does not have."""
+    """Build arguments from recorded values, without checks.
+
+    The values may name a device that this machine does not have.
+    """
     args = object.__new__(TrainingArguments)
     for each in fields(TrainingArguments):
         default = each.default if each.default is not MISSING else None

@@ -25,16 +25,16 @@ class SavingMethods(MomentMethods):
     objective: Any
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the model, its config and its tokenizer. They load without trainbus.
+        """Write the model, its config and its tokenizer. A program without trainbus can load these files.
 
-        A model with `save_pretrained` writes itself. The weights of any other model go to `model.safetensors`.
-        Call it on every rank: ranks may hold parts of the weights.
+        A model with `save_pretrained` writes itself. The weights of any other model go to `model.safetensors`. Call
+        this method on every rank, because each rank may have a shard of the weights.
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
 
         Raises:
-            RankFailure: if not every rank calls it while the weights are sharded.
+            RankFailure: if the weights are sharded, and a rank does not call this method.
         """
         weights = self._gathered_weights()
         if self.args.should_save:
@@ -53,24 +53,27 @@ class SavingMethods(MomentMethods):
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
-        """Write the files of `save_model`. Only the rank that writes calls it. Override it to write other files.
+        """Write the files of `save_model`. Override this method to write other files.
+
+        Only ranks that write files call this method: rank 0, or one rank per machine with `save_on_each_node`.
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
-            state_dict: the weights; by default the model's.
+            state_dict: the weights; by default the weights of the model.
         """
         self._write_model(self.args.output_path if output_dir is None else Path(output_dir), state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now, and return a function that writes the copy to a folder later, on any thread.
 
-        The method returns None in two cases, because a later write would not have the weights of now:
+        The method returns None if a later write cannot use the copy. There are two cases:
 
         - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
           override writes the live model.
-        - The `save_pretrained` of the model takes no `state_dict`, so it writes the live model.
+        - The `save_pretrained` of the model has no parameter `state_dict`, so it writes the live model.
 
-        Call it on every rank: ranks may hold parts of the weights.
+        Call this method on every rank, because each rank may have a shard of the weights. On a rank that writes no
+        files, the returned function does nothing.
 
         Args:
             copy: a function that receives the name of a weight and the weight, and returns a copy of the weight.
@@ -91,18 +94,22 @@ class SavingMethods(MomentMethods):
 
     @checked_keywords
     def export_model(self, output_dir: str | None = None, inputs: Any = None) -> Path | None:
-        """Write the model as a program for inference, `model.pt2`. `torch.export.load(path).module()` is the model.
+        """Write the model as an exported program for inference, `model.pt2`.
+
+        `torch.export.load(path).module()` loads the model.
 
         Args:
             output_dir: the folder; by default `export` in `args.output_dir`.
-            inputs: an example of the model's inputs; by default a batch without its labels.
+            inputs: an example of the model's inputs. Default: the current batch without its labels. Outside of a
+                training, the default is the first batch of the eval dataset. Without an eval dataset, or with several,
+                it is the first batch of the training dataset.
 
         Returns:
             The path of the file; None on a rank that does not write.
 
         Raises:
             ModelError: if the model cannot be traced, or if its weights are sharded.
-            DataError: if there are neither `inputs` nor a dataset.
+            DataError: if there are neither `inputs`, nor a current batch, nor a dataset.
         """
         run = self.run
         owner = run.seams.filled_by("model_state")
@@ -133,12 +140,12 @@ class SavingMethods(MomentMethods):
             processor.save_pretrained(str(folder))  # some libraries join the path with `+`
 
     def save_state(self) -> None:
-        """Write the state of the run, including the log history, to the output folder."""
+        """Write the trainer state, which includes the log history, to the output folder. Only rank 0 writes."""
         if self.is_world_process_zero():
             self.args.output_path.mkdir(parents=True, exist_ok=True)
             self.run.state.save_to_json(self.args.output_path / files.STATE)
 
     def end(self) -> None:
-        """End the trainer: close the trackers and leave the process group. After that, the trainer cannot run."""
+        """Close the trackers and leave the process group. Do not use the trainer after this call."""
         self.bus.announce("on_end")
         self.run.leave()

@@ -24,7 +24,7 @@ from .inputs import TrainerInputs
 _PARTS_OF_A_RUN = frozenset(
     {"run", "bus", "_callback_handler", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"}
 )
-"""Attributes of a trainer that the trainer of a trial does not copy, because it builds its own."""
+"""Attributes of a trainer that a search does not copy to the trainer of a trial, which builds its own values."""
 
 
 class SearchMethods(CallbackMethods):
@@ -34,7 +34,7 @@ class SearchMethods(CallbackMethods):
     search_backend: Callable[[str | None], SearchBackend]
     _inputs: TrainerInputs
     _built_with: dict[str, Any]
-    """The callbacks at construction, by id."""
+    """The callbacks that were attached at construction, by id."""
 
     def hyperparameter_search(
         self,
@@ -48,16 +48,16 @@ class SearchMethods(CallbackMethods):
     ) -> BestRun | list[BestRun]:
         """Train with several sets of hyperparameters and return the best trial.
 
-        Each trial builds a new trainer from the inputs of this one, with a model that `model_init` makes. Each trial
-        writes to its own folder, `<output_dir>/run-<number>`. This trainer does not change.
+        Each trial builds a new trainer from the inputs of this trainer, with a model that `model_init` makes. Each
+        trial writes to its own folder, `<output_dir>/run-<number>`. This trainer does not change.
 
         Args:
             hp_space: a function that receives a trial and returns a dict from argument to value. For ray and wandb, the
                 function receives None and returns the search space in the format of the library. By default, the
                 learning rate, the epochs, the seed and the batch size vary.
             compute_objective: a function that receives the metrics of an evaluation and returns the objective, or a
-                list of objectives. By default, the objective is the sum of the metrics of `compute_metrics`, or the
-                loss if there are none.
+                list of objectives. By default, the objective is the sum of the metrics of `compute_metrics`. Without
+                such metrics, it is the evaluation loss.
             n_trials: the number of trials.
             direction: `minimize` or `maximize`; a list of these for several objectives.
             backend: `optuna`, `ray` or `wandb`; by default the first one that is installed.
@@ -70,8 +70,8 @@ class SearchMethods(CallbackMethods):
             The best trial; with several objectives, the list of Pareto-optimal trials.
 
         Raises:
-            ArgumentError: without `model_init`, or for an unknown backend, direction or hyperparameter, with the
-                nearest name.
+            ArgumentError: without `model_init`, if `n_trials` is below 1, or for an unknown backend, direction or
+                hyperparameter. For an unknown name, the error suggests the nearest known name.
             MissingExtra: if the backend is not installed. The error names the extra to install.
         """
         chosen = self.search_backend(backend)
@@ -108,7 +108,7 @@ class SearchMethods(CallbackMethods):
         """Return a new model from `model_init`.
 
         Args:
-            trial: passed to `model_init` if it takes a parameter; None outside of a search.
+            trial: the trial of a search; None outside of a search. `model_init` receives it if it has a parameter.
 
         Raises:
             ModelError: if `model_init` returns None.

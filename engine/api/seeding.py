@@ -14,7 +14,7 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 
     Args:
         seed: any integer. numpy receives it modulo 2**32.
-        deterministic: also restrict torch to deterministic operations. They are slower. An operation without a
+        deterministic: also restrict torch to deterministic operations, which are slower. An operation without a
             deterministic version raises `RuntimeError`.
     """
     random.seed(seed)
@@ -32,7 +32,7 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
     """Seed all generators and restrict torch and CUDA to deterministic operations.
 
     Deterministic operations are slower. This function sets `CUDA_LAUNCH_BLOCKING` and other environment
-    variables. Call it before the first use of CUDA, because CUDA reads its variables only once.
+    variables. Call it before the first use of CUDA, because CUDA reads these variables only once.
 
     Args:
         seed: any integer.

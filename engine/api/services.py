@@ -1,4 +1,4 @@
-"""TrainerServices: the methods of the Trainer that callbacks may call, through `run.services`."""
+"""TrainerServices: the methods of the Trainer that callbacks may call, as `run.services`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .dry_batch.report import DryBatchReport
 
 
 class Services(Protocol):
-    """Work that a callback can request at any time, such as an evaluation. Callbacks use it as `run.services`.
+    """The methods of `run.services`, with which a callback can evaluate, log or save at any time.
 
-    This is the interface. `TrainerServices` implements it with the trainer's methods.
+    `TrainerServices` implements this protocol with the trainer's methods.
     """
 
     def log(self, logs: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ class Services(Protocol):
         """Return the names of the metrics that an evaluation measures; None if unknown."""
 
     def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step. `TrainerServices.dry_batch` describes the parameters."""
+        """Check the training before its first step, as `TrainerServices.dry_batch` describes."""
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
@@ -40,7 +40,7 @@ class Services(Protocol):
         """Write the model, its config and its tokenizer."""
 
     def export_model(self, output_dir: str | None = None) -> Any:
-        """Write the model as a program for inference."""
+        """Write the model as an exported program for inference, `model.pt2`."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
         """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default."""
@@ -69,9 +69,9 @@ class Services(Protocol):
 
 @dataclass(frozen=True)
 class TrainerServices:
-    """Calls the trainer's public methods. If a subclass overrides a method, the override runs.
+    """The implementation of `Services`: it calls the trainer's methods, or the overrides of a subclass.
 
-    Only options that the caller gives are passed on, because an override may take fewer parameters.
+    It passes only the options that the caller gives, because an override may have fewer parameters.
     """
 
     trainer: Any
@@ -115,7 +115,7 @@ class TrainerServices:
         self.trainer.save_model(output_dir)
 
     def export_model(self, output_dir: str | None = None) -> Any:
-        """Write the model as a program for inference."""
+        """Write the model as an exported program for inference, `model.pt2`."""
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
@@ -123,7 +123,7 @@ class TrainerServices:
 
         Args:
             moment: the name of the method. `CALLED` lists all names.
-            work: does the work of the method. An override runs it if it calls `super()`.
+            work: a function, the default of the method. An override that calls `super()` calls this function.
             *arguments: the arguments of the method.
         """
         return self.trainer._at(moment, work, *arguments)

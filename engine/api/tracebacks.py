@@ -1,4 +1,4 @@
-"""Short tracebacks: the traceback of a `TrainbusError` shows the lines of the user and the line that raised it."""
+"""Short tracebacks: a `TrainbusError` shows only the user's lines and the line that raised the error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VARIABLE = "TRAINBUS_FULL_TRACEBACKS"
-"""The environment variable that turns shortening off, if its value is not 0."""
+"""The environment variable that turns shortening off if it has any value except 0."""
 
 _INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
-"""The packages whose frames are left out, except for the innermost frame."""
+"""The packages whose frames a short traceback leaves out. The innermost frame stays in any case."""
 
 
 def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public method: the traceback of a `TrainbusError` leaves out the frames inside of this library.
+    """Decorate a public method, so that the traceback of a `TrainbusError` leaves out the frames inside this library.
 
     The frames of the user's code and the frame that raised the error stay. The full traceback of a `TrainbusError` is
     logged at level DEBUG. `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. Other errors always keep their full
@@ -47,7 +47,7 @@ def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def shortened(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback without the frames of internal packages, except for its innermost frame."""
+    """Return a traceback without the frames of this library, torch and wrappers. The innermost frame stays."""
     frames = []
     while traceback is not None:
         package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -61,7 +61,7 @@ def shortened(traceback: types.TracebackType | None) -> types.TracebackType | No
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and the errors that its traceback shows before it."""
+    """Yield an error, and the causes of the error that Python prints with its traceback."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -58,7 +58,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
                 `args.output_dir`. "auto" is the same as True if there is a checkpoint, and starts a new run otherwise.
-            trial: the trial of a hyperparameter search, for `model_init`.
+                None and False start a new run.
+            trial: the trial of a hyperparameter search. `model_init` receives it.
             ignore_keys_for_eval: keys of the model's outputs that are not predictions, for evaluations during
                 training.
 
@@ -161,16 +162,16 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run forward and backward of one batch, and return its detached loss.
+        """Run forward and backward of one batch, and return the detached loss of the batch.
 
-        A loss that is a mean over the batch is divided by the number of batches of the step. Override this method to
-        change how a batch is trained on.
+        If the loss is a mean over the batch, the method divides the loss by the number of batches of the step. Override
+        this method to change forward or backward.
 
         Args:
             model: the model, wrapped.
             inputs: the batch, on its device.
-            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
-                batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor. `compute_loss` divides the
+                loss by it. None: the loss is a mean over the batch.
         """
         if not model.training:
             to_train(model)
@@ -218,7 +219,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         )
 
     def _use_model(self, model: nn.Module) -> None:
-        """Make `model` the model of the run, and build the function that computes its loss."""
+        """Replace the model of the run with `model`. Build `self.objective`, which computes the loss of this model."""
         run = self.run
         run.replace_model(model)
         config: Any = getattr(model, "config", None)
@@ -229,9 +230,12 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         collator_for(self.data_collator, model, training=True)  # refuses a model that it does not fit
 
     def _assemble(self, plan: RunPlan) -> None:
-        """Announce `on_setup`, in which callbacks fill the seams. Then build what a step needs.
+        """Announce `on_setup`, in which callbacks fill the seams. Then build optimizer, wrapped model and schedule.
 
-        The seams build the optimizer, the wrapped model and the schedule.
+        Each of the three is built through a seam.
+
+        Args:
+            plan: the length of the run.
         """
         run = self.run
         self._forget_schedule()
@@ -245,10 +249,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run.seams.zero_grad([*run.model.parameters(), *self._extra_parameters])
 
     def _placed(self, model: nn.Module) -> nn.Module:
-        """Return a model on its device, unless a callback places it.
+        """Move a model to the device and return it. If a callback moves the model itself, return the model unchanged.
 
         Raises:
-            ModelError: for a model on the meta device that no callback materialises.
+            ModelError: if the model is on the meta device, and no callback materialises its weights.
         """
         if not self._places_model:
             return model

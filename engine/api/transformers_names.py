@@ -1,4 +1,4 @@
-"""`as_transformers`, a function that replaces `transformers.Trainer` and related names by those of trainbus."""
+"""`as_transformers`, a function that replaces `transformers.Trainer` and related classes with classes of trainbus."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NAMES: dict[str, tuple[str, ...]] = {
     "training_args": ("OptimizerNames", "ParallelMode", "TrainingArguments"),
     "training_args_seq2seq": ("Seq2SeqTrainingArguments",),
 }  # fmt: skip
-"""Module of transformers -> the names defined there that trainbus replaces.
+"""Module of transformers -> the names in this module that trainbus replaces.
 
 Collators, schedule functions and trackers of transformers are not replaced, because they work with this Trainer.
 """
 
 _TRAINING = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
-"""The names of classes for training. A module that holds such a class of transformers trains with transformers."""
+"""The names of the classes for training. A library that imported such a class keeps training with transformers."""
 
 
 def as_transformers(*, strict: bool = True) -> Replacement:
-    """Replace transformers' training names by the names of trainbus. Call it before importing other libraries.
+    """Replace the training classes of transformers with trainbus classes. Call this before you import other libraries.
 
     Libraries that build on `transformers.Trainer`, such as TRL, then train with this Trainer:
 
@@ -50,20 +50,21 @@ def as_transformers(*, strict: bool = True) -> Replacement:
         trainbus.as_transformers()
         from trl import SFTConfig, SFTTrainer
 
-    The names stay replaced until the end of the process, or until a call of `undo`. Use a `with` statement
-    to replace them only inside of its block. A library that is imported while they are replaced keeps the names of
-    trainbus.
+    The classes stay replaced until the end of the process, or until a call of `undo` on the returned object. With the
+    returned object in a `with` statement, they stay replaced until the end of the block. A library that is imported
+    while the classes are replaced keeps the classes of trainbus.
 
     Args:
         strict: raise an error if a module that is already imported uses `transformers.Trainer` or `TrainingArguments`.
-            False logs a warning that lists these modules. They keep the names of transformers.
+            False logs a warning that lists these modules. These modules keep the classes of transformers.
 
     Returns:
         A `Replacement` with the names that were replaced. `print` shows them as a list.
 
     Raises:
         MissingExtra: if transformers is not installed.
-        ImportOrderError: if a module that uses these names is already imported. The error names the line to move.
+        ImportOrderError: if `strict` is True, and a module that uses these classes is already imported. The error names
+            the line to move.
     """
     exchanged = _exchanged()
     held = _holders({id(theirs) for theirs, _ in exchanged.values() if theirs.__name__ in _TRAINING})
@@ -83,13 +84,13 @@ def as_transformers(*, strict: bool = True) -> Replacement:
 
 @dataclass
 class Replacement:
-    """The names of transformers that trainbus replaced. As a context manager, it restores them at the end."""
+    """The names of transformers that trainbus replaced. In a `with` statement, the end of the block restores them."""
 
     names: dict[str, Any] = field(default_factory=dict)
-    """Path of a name, such as `transformers.trainer.Trainer` -> the object of trainbus that it refers to now. Empty if
+    """Path of a name, such as `transformers.trainer.Trainer` -> the object of trainbus that has this name now. Empty if
     an earlier call had already replaced the names."""
     held: tuple[str, ...] = ()
-    """The modules that were imported before the call. They keep the names of transformers."""
+    """The modules that used the training classes before the call. These modules keep the classes of transformers."""
     _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -104,7 +105,7 @@ class Replacement:
         self.undo()
 
     def undo(self) -> None:
-        """Restore the names of transformers, also in its modules that were imported after the replacement."""
+        """Restore the names in all modules of transformers, also in modules imported after the replacement."""
         for module in _modules_of(_LIBRARY):
             for name, value in list(vars(module).items()):
                 theirs, ours = self._exchanged.get(id(value), (None, None))
@@ -125,7 +126,7 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange, as pairs: an object of transformers, and the object of trainbus of this name.
 
     Each pair is in the dict twice: its keys are the ids of both objects. Names that are already replaced are left out.
-    The function imports every module in `NAMES`, because modules that are imported later take the names from there.
+    The function imports every module in `NAMES`, because other modules import the names from these modules.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -160,7 +161,10 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the names of modules, outside of transformers, that hold a class with one of these ids, or a subclass."""
+    """Return the names of imported modules that have a class with one of these ids, or a subclass, as a global.
+
+    Modules of transformers and trainbus are left out.
+    """
     found = []
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in (_LIBRARY, _OURS) and isinstance(module, ModuleType):

@@ -9,15 +9,14 @@ Arguments = TypeVar("Arguments", bound=Any)
 
 
 def trial_arguments(args: Arguments, evaluates: bool) -> Arguments:
-    """Return a copy of the arguments for a run of `fast_dev_run` steps.
+    """Return a copy of the arguments for a run of `fast_dev_run` steps, without saves, trackers and pushes.
 
-    If `fast_dev_run` is not set, return `args` itself.
-
-    Callbacks that the user passes to the Trainer, such as a `Checkpoint`, are not changed.
+    If `fast_dev_run` is not set, return `args` itself. Callbacks that the user passes to the Trainer, such as a
+    `Checkpoint`, do not change.
 
     Args:
         args: the training arguments.
-        evaluates: whether there is an eval dataset. The run then evaluates after its last step.
+        evaluates: whether there is an eval dataset. If there is one, the run evaluates after its last step.
     """
     steps = int(args.fast_dev_run)
     if not steps:

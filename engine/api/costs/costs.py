@@ -26,26 +26,29 @@ class Part:
     part: str
     """The name of the part."""
     seconds: float
-    """Seconds of the whole session."""
+    """The seconds of this part in the whole session."""
     share: float
     """The fraction of the time of the session, from 0 to 1."""
     median: float
-    """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
-    slowest rank."""
+    """The seconds of this part in the median step; 0 for a part that most steps do not have. With several ranks, the
+    largest value of all ranks."""
     times: int = 0
-    """How many times a rare part, such as `save`, was done; 0 for a part that most steps have."""
+    """How many times a rare part, such as `save`, began; 0 for a part that most steps have."""
 
 
 @dataclass(frozen=True)
 class CallbackCost:
-    """The time of one callback at one event. Work that the callback starts, such as an evaluation, is not included."""
+    """The time of one callback at one event.
+
+    The time of work that the callback starts, such as an evaluation, is not included.
+    """
 
     callback: str
-    """The id of the callback."""
+    """The id of the callback or function."""
     event: str
-    """The event."""
+    """The name of the event."""
     seconds: float
-    """Seconds of the whole session."""
+    """The seconds of all calls in the session."""
     calls: int
     """The number of calls."""
 
@@ -57,41 +60,44 @@ class Compilation:
     function: str
     """The name of the function."""
     reason: str
-    """The guard that failed."""
+    """The reason for the new compilation: the guard that failed."""
     seconds: float
     """Seconds that the compilation took."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The time of a training session by part and callback. `print` shows tables, `to_json` returns all values."""
+    """The time of a training session, by part and by callback. `print` shows tables. `to_json` returns all values."""
 
     steps: int
     """Completed steps of the session."""
     seconds: float
-    """Seconds of the session."""
+    """The length of the session in seconds."""
     step_seconds: float
-    """Seconds of the median step, without steps that log, evaluate, save or collect garbage."""
+    """The seconds of the median step. Steps that log, evaluate, save or collect garbage do not count."""
     parts: list[Part]
     """The time by part, in the order of a step."""
     callbacks: list[CallbackCost]
     """The time by callback and event, the slowest first."""
     verdict: Verdict
-    """What limits the speed."""
+    """The part that limits the speed, with evidence and remedy."""
     samples_per_second: float
     """Samples per second of all ranks, over the whole session."""
     tokens_per_second: float | None = None
-    """Tokens per second, if the run counts them."""
+    """Tokens per second of all ranks; None if the run does not count tokens."""
     mfu: float | None = None
     """Model FLOPs utilization: the share of the peak speed of the device that the model uses. None if the peak or the
     operations of the model are unknown."""
     ranks: list[dict[str, float]] = field(default_factory=list)
-    """For each rank: part -> seconds of the median step. Empty for one rank, and before the end of the training."""
+    """For each rank, a dict: part -> seconds in the median step. Empty for one rank, and before the training ends."""
     recompilations: list[Compilation] = field(default_factory=list)
     """The functions that torch.compile compiled again, and why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as a dict. `verdict` is the verdict as text, and `bound` is what limits the speed."""
+        """Return all values as a dict.
+
+        `verdict` is the text of the verdict. `bound` is the field `bound` of the verdict, such as `input`.
+        """
         return {"version": VERSION, **asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
 
     def to_json(self) -> str:
@@ -99,7 +105,7 @@ class Costs:
         return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     def dearest(self, count: int = 3) -> list[tuple[str, float]]:
-        """Return the callbacks that took the most time, and their seconds in all events together.
+        """Return the callbacks that took the most time, as pairs: the id, and the seconds in all events together.
 
         Args:
             count: the number of callbacks.
@@ -110,7 +116,7 @@ class Costs:
         return sorted(sums.items(), key=lambda item: -item[1])[:count]
 
     def tables(self) -> list[Table]:
-        """Return the tables of parts, callbacks and recompilations, each as head and rows, without empty tables."""
+        """Return the tables of parts, callbacks and recompilations. A table without rows is left out."""
         parts: list[tuple[str, ...]] = [
             (
                 each.part,
@@ -136,7 +142,7 @@ class Costs:
         return [(head, rows) for head, rows in tables if rows]
 
     def facts(self) -> list[str]:
-        """Return the lines above the tables."""
+        """Return the two lines above the tables: the verdict, and the speed."""
         speed = f"{self.steps} steps in {duration(self.seconds)}, {self.samples_per_second:,.0f} samples a second"
         if self.tokens_per_second:
             speed += f", {self.tokens_per_second:,.0f} tokens a second"

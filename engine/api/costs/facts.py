@@ -16,7 +16,10 @@ Fact = tuple[str, str]
 
 
 def facts_of(run: Any) -> Iterator[Fact]:
-    """Yield the lines that describe a run, each as name and text. Before the training, data and steps are missing."""
+    """Yield the lines that describe a run, each as name and text.
+
+    Before the first training, the lines `data` and `steps` are missing.
+    """
     args, plan = run.args, run.plan
     yield "model", _model(run.model)
     rows = length_of(getattr(run.train_dataloader, "dataset", None))
@@ -37,7 +40,7 @@ def facts_of(run: Any) -> Iterator[Fact]:
 
 
 def block(title: str, facts: list[Fact]) -> str:
-    """Return names and texts as aligned lines under a title. An empty title is left out."""
+    """Return names and texts as aligned lines under a title. For an empty title, return only the aligned lines."""
     width = max((len(name) for name, _ in facts), default=0)
     return "\n".join([*([title] if title else []), *(f"  {name.ljust(width)}  {text}" for name, text in facts)])
 

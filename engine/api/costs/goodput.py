@@ -1,6 +1,6 @@
 """Goodput: the share of a run's time, over all its sessions, that was spent on steps that the run kept.
 
-The callback `MeasureGoodput` appends records to a file in the output folder. This module adds them up.
+The callback `MeasureGoodput` appends records to a file in the output folder. This module adds up the records.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from .verdict import duration
 NAME = "goodput.jsonl"
 """The name of the file in the output folder."""
 VERSION = 1
-"""The version of the format of this file."""
+"""The version of the format of the file `goodput.jsonl`."""
 
 MEASURED = ("evaluating", "saving", "waiting")
-"""The parts of a session that `MeasureGoodput` measures. Of the other time since the first step, the time for steps
-that the run kept is productive, and the rest is lost."""
+"""The parts of a session that `MeasureGoodput` measures. All time after the last step that the run kept is lost,
+including these parts. The other time since the first step is productive."""
 PARTS = ("productive", "start_up", *MEASURED, "lost")
 """All parts of a session. Their times add up to the length of the session."""
 
 
 @dataclass
 class Point:
-    """The sums of a session at one moment."""
+    """The measured times of a session, from its start to one moment."""
 
     step: int
-    """The steps of the run that are done."""
+    """The number of steps of the run that are done at this moment."""
     seconds: float
     """Seconds since the session began."""
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURED, 0.0))
-    """Seconds of each part in `MEASURED`."""
+    """Part in `MEASURED` -> its seconds since the session began."""
 
 
 @dataclass
 class Session:
     """One session of a run.
 
-    The first session of a process begins when the process starts, except in a notebook. Every other session begins when
-    its training starts.
+    The first session of a process begins when the process starts. In a notebook or at a prompt, and for a later session
+    of the process, the session begins when its training starts.
     """
 
     id: str
@@ -51,13 +51,13 @@ class Session:
     began: float
     """When the session began, in seconds since 1970."""
     points: list[Point]
-    """The measured moments of the session, in order. The first one is the moment before its first step."""
+    """The measured moments of the session, in order of time. The first one is the moment before the first step."""
     ended: str = ""
-    """How the session ended: `ended` (without an error), `failed` or `interrupted` (by a signal). Empty if it still
-    runs, or if its process was killed."""
+    """How the session ended: `ended` (without an error), `failed` or `interrupted` (by a signal). Empty if the
+    session still runs, or if its process was killed."""
     kept: int | None = None
-    """The step up to which the work of this session is kept. None: all of it. A later session that resumes from an
-    earlier step loses the work after that step."""
+    """The step up to which the run keeps the work of this session; None if it keeps all work. A later session that
+    resumes from an earlier step loses the work after this step."""
 
     @property
     def seconds(self) -> float:
@@ -65,7 +65,7 @@ class Session:
         return self.points[-1].seconds
 
     def keep(self, step: int) -> None:
-        """Mark the work of this session after a step as lost, because a later session resumed from this step."""
+        """Count the work of this session after `step` as lost, because a later session resumed from `step`."""
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
@@ -74,7 +74,7 @@ class Session:
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parts of the session in seconds, and its steps."""
+        """Return the seconds of each part of the session, its first, last and lost steps, and how it ended."""
         first, last, kept = self.steps()
         start, end = self.points[0], self.points[-1]
         if self.kept is not None:
@@ -103,7 +103,11 @@ class Goodput:
     """The sessions of the run, in order."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the productive share of the time, the sums over the sessions, and each session."""
+        """Return the goodput, the sums over all sessions, and the values of each session.
+
+        The key `goodput` is the productive share of the time, from 0 to 1. `between` is the time between sessions in
+        seconds, which does not count.
+        """
         rows = [session.to_dict() for session in self.sessions]
         whole = sum(row["seconds"] for row in rows)
         sums = {name: sum(row[name] for row in rows) for name in (*PARTS, "lost_steps")}
@@ -120,7 +124,7 @@ class Goodput:
 
 
 def described(values: Mapping[str, Any]) -> str:
-    """Build one line of text from `values`, the result of `Goodput.to_dict`."""
+    """Return the goodput as one line of text. `values` is the result of `Goodput.to_dict`."""
     number = len(values["sessions"])
     parts = [
         f"{name.replace('_', '-')} {duration(values[name])}"
@@ -135,7 +139,7 @@ def described(values: Mapping[str, Any]) -> str:
 
 
 def read_goodput(folder: Path | str) -> Goodput | None:
-    """Read the goodput of the last run from an output folder. Return None if the folder has no record of a run."""
+    """Read the goodput of the last run in an output folder; None if the folder has no record of a run."""
     try:
         lines = (Path(folder) / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -153,10 +157,10 @@ def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
-    """Compute the goodput of the last run in the records. A session that does not resume begins a new run.
+    """Compute the goodput of the last run in the records. A session that does not resume starts a new run.
 
     Args:
-        records: the records that `MeasureGoodput` wrote, the oldest first. Records of another form are left out.
+        records: the records that `MeasureGoodput` wrote, the oldest first. Damaged records are left out.
     """
     sessions: list[Session] = []
     for record in records:
@@ -169,10 +173,14 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Create the session that a record starts. Return the sessions of its run, the new session last.
+    """Add the session that a record starts. Return the sessions of its run, with the new session as the last one.
 
-    The work of earlier sessions after the first step of the new session is marked as lost. If the record starts a new
-    run, the new session is the only one.
+    If the new session resumes, the work of earlier sessions after its first step counts as lost. If it starts a new
+    run, the result has only the new session.
+
+    Args:
+        sessions: the sessions so far.
+        record: the first record of the new session.
     """
     step = int(record["step"])
     new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
@@ -190,8 +198,8 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
     """Add a record to the last session as a `Point`, if the record belongs to this session.
 
-    A record has the seconds of the parts in `MEASURED`, such as `saving`. If the record lacks a part, the `Point` gets
-    the seconds of this part from the `Point` before it.
+    A record may have the seconds of the parts in `MEASURED`, such as `saving`. If a part is missing in the record, the
+    new `Point` gets the seconds of the previous `Point`.
     """
     for session in sessions[-1:]:
         if session.id == record["session"]:

@@ -12,12 +12,12 @@ from .read import read_costs
 
 
 class CostMethods(TrainerBase):
-    """The costs of a training."""
+    """The method `costs` of the Trainer."""
 
     def costs(self) -> Costs:
         """Return the time of the training by part and by callback, and the part that limits the speed.
 
-        Call it during a training or after it. On several ranks, a call during the training shows this rank alone.
+        Call this method during or after a training. During the training, the result shows only this rank.
 
         Raises:
             ArgumentError: before the first training.

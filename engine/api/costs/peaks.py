@@ -1,4 +1,4 @@
-"""The peak speed of known GPUs. The MFU is the share of this speed that a model uses."""
+"""The peak speed of known GPUs. Model FLOPs utilization (MFU) is the share of this speed that a model uses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PEAKS: dict[str, tuple[float, float, float]] = {
     "RTX 4090": (165.2, 82.6, 82.6),
     "RTX 3090": (71.0, 35.6, 35.6),
 }
-"""Name -> dense TFLOPS in half precision (16 bits), in TF32 and in float32, from NVIDIA's data sheets."""
+"""Name of a GPU -> peak TFLOPS for dense matrices in 16 bits, in TF32 and in float32, from NVIDIA's data sheets."""
 
 
 def peak_of(device_name: str, half: bool, tf32: bool) -> float | None:
-    """Look up the peak speed of a GPU, in operations per second. Return None for an unknown GPU.
+    """Return the peak speed of a GPU in floating-point operations per second; None for an unknown GPU.
 
     Args:
         device_name: the name of the GPU, as `torch.cuda.get_device_name` returns it.

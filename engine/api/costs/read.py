@@ -18,10 +18,10 @@ from .verdict import Dearest, blame_of, judge
 
 NANO = 1e-9
 ONCE = ("on_setup", "on_train_begin", "on_train_end", "on_exception", "on_close")
-"""The events that a training has once. Their time does not grow with the steps."""
+"""The events that a training announces once. The time of their handlers does not grow with the number of steps."""
 START_AND_END = "start and end"
-"""The part of a session with the time of callbacks at the events in `ONCE`. The part `callbacks` has all other time of
-callbacks."""
+"""The name of the part with the time of callbacks at the events in `ONCE`. The part `callbacks` has the time at all
+other events."""
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
@@ -38,12 +38,12 @@ def medians_of(timeline: Timeline) -> dict[str, float]:
 
 
 def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
-    """Compute the costs of the current training session; of the last one if no training is in progress.
+    """Compute the costs of the current training session, or of the last one if no training is in progress.
 
     Args:
         run: the run.
-        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step. Empty if the run
-            has one rank.
+        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step. Empty with one
+            rank, and before the training ends. The costs then show this rank.
     """
     timeline: Timeline = run.bus.timeline
     sums = timeline.sums()
@@ -91,7 +91,12 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
 
 def _dearest(run: Any, callbacks: Sequence[CallbackCost]) -> Dearest | None:
-    """Return the callback that takes the most time in the steps. `callbacks`: the slowest first."""
+    """Return the callback that takes the most time in the steps; None if no callback takes time there.
+
+    Args:
+        run: the run.
+        callbacks: the time by callback and event, the longest time first.
+    """
     in_steps = [each for each in callbacks if each.event not in ONCE]
     sums: dict[str, float] = {}
     for each in in_steps:
@@ -111,11 +116,11 @@ def _processors() -> int:
 
 
 def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
-    """Compute the share of the peak speed of this rank's device that the model uses; None if it is unknown.
+    """Compute the share of the device's peak speed that the model uses on this rank; None if it is not known.
 
     Args:
         run: the run.
-        operations: the floating-point operations of a step.
+        operations: the floating-point operations of a step on this rank.
         step: the seconds of a step.
     """
     if run.device.type != "cuda" or not operations or not step:
@@ -128,7 +133,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
 
 
 def recompilations() -> list[Compilation]:
-    """Return the recompilations of torch.compile in this process. torch keeps the last 64."""
+    """Return the recompilations of torch.compile in this process, from the last 64 compilations that torch stores."""
     utils = imported("torch._dynamo.utils")
     read = getattr(utils, "get_compilation_metrics", None)
     if read is None:

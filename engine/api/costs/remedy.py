@@ -1,4 +1,4 @@
-"""Name what a user can do to make a callback take less time."""
+"""Find the remedy for a callback that takes much time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _OF_EVENTS = {
     **{"on_log": _LOG, "on_eval": _EVALUATE, "on_predict": _EVALUATE},
     **dict.fromkeys(("on_save", "on_snapshot", "on_commit", "on_delete", "on_push"), _SAVE),
 }
-"""The beginning of the name of an event -> the remedy for a callback of this library that takes its time there."""
+"""Beginning of an event name -> the remedy for a callback of this library that takes the most time at such an event."""
 _OF_PARTS = {"StepCapture": "set capsule=False"}
-"""Id of a handler that a callback of this library attaches for one session -> the argument that turns it off."""
+"""Id of a handler that a callback of this library attaches for one session -> the argument to disable this handler."""
 
 
 def is_own(name: str, subscriber: object) -> bool:
     """Return whether a callback or function belongs to this library.
 
     Args:
-        name: its id.
+        name: the id of the callback or function.
         subscriber: the callback or function; None if it is not attached any more.
     """
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
@@ -28,12 +28,12 @@ def is_own(name: str, subscriber: object) -> bool:
 
 
 def remedy_of(name: str, subscriber: object, event: str) -> str:
-    """Return what reduces the time of a callback.
+    """Return the text of the remedy for a callback that takes much time.
 
     Args:
-        name: its id.
+        name: the id of the callback or function.
         subscriber: the callback or function; None if it is not attached any more.
-        event: the event in which it takes the most time.
+        event: the event at which the callback takes the most time.
     """
     if not is_own(name, subscriber):
         return "let it do its work less often"

@@ -21,16 +21,17 @@ from ....events.timeline import (
 )
 
 LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
-"""Part -> a share of the time of the steps. With at least this share, the part limits the speed."""
+"""Part -> a share of the time of the steps. A part with at least this share limits the speed."""
 UNEVEN = 0.15
-"""The slowest rank limits the speed if the other ranks wait for it during at least this share of a step."""
+"""A share of the median step. If the other ranks wait for the slowest rank during at least this share, the slowest rank
+limits the speed."""
 COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
-"""Parts in which a rank may wait for the others."""
+"""The parts in which a rank may wait for other ranks, because they contain collectives."""
 SHORT = 2.0
-"""Seconds of steps. In a shorter session, first calls of callbacks of this library may take most of the time."""
+"""A number of seconds. If the steps of a session take less time, the first calls of callbacks may dominate the time."""
 SENDING = 0.002
-"""Seconds that a worker process needs to send a small batch to the training process, as measured on two CPU cores with
-batches of 32 rows. If a batch loads in less time, workers make the training slower."""
+"""The seconds that a worker process needs to send a small batch to the training process. Measured on two CPU cores with
+batches of 32 samples. If a batch loads in less time, workers make the training slower."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Verdict:
     """The part that limits the speed, the evidence and the remedy."""
 
     bound: str
-    """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`;
-    or `unknown`."""
+    """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection` (of garbage),
+    `rank` (the slowest rank), `compute`, or `unknown`."""
     evidence: str
     """The measured values that show the limit."""
     action: str
@@ -57,9 +58,9 @@ class Blame:
     rank: int
     """The slowest rank."""
     part: str
-    """The part in which this rank needs more time than the others."""
+    """The part in which this rank needs the most time above the fastest rank of the part."""
     excess: float
-    """How many more seconds per step this rank needs in the part than the fastest rank."""
+    """The seconds per step that this rank needs in `part` above the fastest rank of the part."""
     waiting: float
     """The mean seconds per step that the other ranks wait for this rank."""
 
@@ -69,11 +70,11 @@ class Dearest:
     """The callback that takes the most time in the steps."""
 
     name: str = ""
-    """Its id."""
+    """The id of the callback."""
     remedy: str = "let it do its work less often"
-    """What reduces its time."""
+    """What the user can do to reduce the time of the callback."""
     own: bool = False
-    """Whether it belongs to this library."""
+    """Whether the callback belongs to this library."""
 
 
 def judge(
@@ -88,17 +89,16 @@ def judge(
 ) -> Verdict:
     """Find the part that limits the speed of a training.
 
-    A part is compared with the time of the steps. All shares in the text are shares of the session, which also includes
-    its start and end.
-
     Args:
-        totals: the seconds of each part in the steps of the session.
+        totals: the seconds of each part in the session, without `start_and_end`. Their sum is the time of the steps,
+            with which `LIMITS` compares each part.
         medians: the seconds of each part in the median step.
         workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time in the steps; None if no callback takes time.
         blame: the slowest rank, from `blame_of`; None for one rank.
-        start_and_end: the seconds of the session before its first step and after its last step.
+        start_and_end: the seconds of callbacks before the first step and after the last step. The shares of the
+            session in the text include this time.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:
@@ -161,11 +161,11 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
-    """Return a text that recommends the number of workers that load batches as fast as the model uses them.
+    """Return a text that recommends a number of workers that load batches as fast as the model uses them.
 
-    If this number is above `processors`, if `workers` is None, or if a batch loads faster than a worker sends it, the
-    text recommends something else. The estimate assumes that n workers load n batches in the time in which one worker,
-    or this process, loads one batch.
+    The text recommends something else in three cases: the number is above `processors`, `workers` is None, or a batch
+    loads faster than a worker sends it. The estimate assumes that n workers load n batches in the time in which one
+    worker, or this process, loads one batch.
 
     Args:
         medians: the seconds of each part in the median step.
@@ -189,10 +189,10 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
 
 
 def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
-    """Find the slowest rank. Return None for one rank.
+    """Find the slowest rank, and the time that the other ranks wait for this rank; None for one rank.
 
-    All ranks leave a collective at the same time. So the rank that spends the least time in collectives arrives last:
-    it is the slowest rank. The other ranks spend more time in collectives, because they wait for it.
+    All ranks leave a collective at the same time. The slowest rank arrives last, so it spends the least time in
+    collectives. The other ranks spend more time there, because they wait for the slowest rank.
 
     Args:
         ranks: one dict per rank, in order of rank, with the seconds of each part in the median step.
@@ -209,7 +209,11 @@ def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
 
 
 def waiting_of(ranks: Sequence[Mapping[str, float]]) -> list[float]:
-    """Return for each rank the seconds of the median step in which it waits for other ranks in collectives."""
+    """Return one number per rank: the seconds of the median step in which the rank waits for other ranks.
+
+    Args:
+        ranks: as in `blame_of`.
+    """
     spent = [sum(rank.get(part, 0.0) for part in COLLECTIVE) for rank in ranks]
     return [each - min(spent) for each in spent]
 

@@ -1,4 +1,7 @@
-"""Checks of a dry batch that read no sample and call no code of the program, and the texts of all findings."""
+"""The findings of a dry batch as text, and its checks of the optimizer and of metric names.
+
+These functions read no sample and call no code of the program.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ from ..overrides import is_overridden
 SHOWN = 4
 """The largest number of names that a finding lists."""
 MUCH_PADDING = 0.5
-"""A share of padding above this value is a finding."""
+"""A share of padding of this value or more is a finding."""
 MANY_TRUNCATED = 0.05
-"""A share of samples of maximum length above this value is a finding."""
+"""A share of samples of maximum length of this value or more is a finding."""
 
 
 def listed(names: list[str]) -> str:
-    """Return names as text. If there are more than `SHOWN`, it ends after `SHOWN` names with `and <number> more`."""
+    """Return names as text. After `SHOWN` names, the text ends with `and <number> more`."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def optimizer_findings(trainer: Any) -> Iterator[str] | None:
-    """Return the findings about trainable parameters that the optimizer does not have.
+    """Return the findings about trainable parameters that are not in the optimizer.
 
-    Return None if this cannot be checked. For example, a callback shards the model, so the optimizer may hold other
-    tensors than the parameters.
+    Return None if the optimizer cannot be checked. For example, if a callback shards the model, the optimizer may have
+    other tensors than the parameters.
     """
     run: Run = trainer.run
     optimizer, subscribers = run.optimizer, run.bus.subscribers.values()
@@ -111,7 +114,11 @@ def metric_finding(trainer: Any, metric: str) -> str | None:
 
 
 def label_finding(masked: float | None) -> str | None:
-    """Return a finding if the loss ignores all labels."""
+    """Return a finding if the loss ignores all labels of the batch; otherwise None.
+
+    Args:
+        masked: the share of labels that are -100; None if it is not known.
+    """
     if masked != 1.0:
         return None
     return (
@@ -122,7 +129,13 @@ def label_finding(masked: float | None) -> str | None:
 
 
 def padding_finding(share: float | None, of_run: float | None, grouped: bool) -> str | None:
-    """Return a finding if most of the tokens are padding."""
+    """Return a finding if at least half of the tokens are padding; otherwise None.
+
+    Args:
+        share: the share of padding in the batch; None if it is not known.
+        of_run: the expected share of padding in the batches of the run; None if it is not known.
+        grouped: whether batches have samples of similar length.
+    """
     if of_run is not None and of_run >= MUCH_PADDING and not grouped:
         return (
             f"About {of_run:.0%} of the tokens of the run are padding. Set "
@@ -138,7 +151,12 @@ def padding_finding(share: float | None, of_run: float | None, grouped: bool) ->
 
 
 def truncation_finding(share: float | None, limit: int | None) -> str | None:
-    """Return a finding if many samples have the maximum length."""
+    """Return a finding if many samples have the maximum length; otherwise None.
+
+    Args:
+        share: the share of samples that have the maximum length; None if it is not known.
+        limit: the maximum length of the tokenizer or the model; None if it is not known.
+    """
     if share is None or limit is None or share < MANY_TRUNCATED:
         return None
     return (
@@ -151,9 +169,9 @@ def gradient_findings(loss: float, norm: float | None, without: list[str], train
     """Yield the findings about the gradients of a batch.
 
     Args:
-        loss: the loss.
-        norm: the norm of the gradients; None if there are none.
-        without: the trainable parameters without a gradient.
+        loss: the loss of the batch.
+        norm: the norm of the gradients; None if no parameter has a gradient.
+        without: the names of the trainable parameters without a gradient.
         trained: the number of trainable parameters.
     """
     if without:

@@ -1,4 +1,4 @@
-"""The dry batch: check the optimizer, and on request run the largest batch, before the first step."""
+"""The dry batch: check the optimizer and the metrics before the first step. On request, run the largest batch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from .report import DryBatchReport
 
 
 def dry_batch(trainer: Any, forward: bool, metrics: Iterable[str]) -> DryBatchReport:
-    """Check a training before its first step, without an effect on it.
+    """Check a training before its first step. The checks have no effect on the training.
 
     Args:
-        trainer: the Trainer, whose model, optimizer and loader exist.
-        forward: read the largest batch and run the model on it. False: read no sample and call no code of the program.
-        metrics: the full names of the metrics that callbacks read.
+        trainer: the Trainer. Its model, optimizer and loader must exist.
+        forward: also read the largest batch and run the model on it. If False, the function reads no sample and calls
+            no code of the program.
+        metrics: the full names of the metrics that callbacks read, such as `eval_loss`.
 
     Raises:
         ArgumentError: if the batch does not fit in memory.
-        DataError: for a label or an input id out of range.
+        DataError: if a label or an input id is out of range.
         NonFiniteError: if the loss is NaN or infinite.
     """
     began, report = time.perf_counter(), DryBatchReport()

@@ -1,4 +1,4 @@
-"""Forward and backward of a dry batch. It uses the training step of the program, and has no effect on the run."""
+"""Forward and backward of a dry batch, with the training step of the program and without an effect on the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .kept_state import KeptState, Unrestorable
 from .stepper import DryStepper
 
 _STEPPING = frozenset({"optimizer", "optimizers", "lr_scheduler", "step", "zero_grad", "unscale_"})
-"""Names in the code of an overridden method. They show that the method may update weights itself."""
+"""If an override of a method uses one of these names, the override may update weights itself."""
 _CALLED = ("training_step", "compute_loss", "_prepare_inputs", "count_items", "get_batch_samples")
 """The methods of a program that a dry batch may call."""
 
@@ -39,25 +39,25 @@ class NoForward(Exception):
 
 @dataclass
 class Measured:
-    """The result of forward and backward."""
+    """The values that forward and backward of a dry batch measure."""
 
     loss: torch.Tensor
     """The loss, detached."""
     grad_norm: float | None
-    """The norm of the gradients; None if there are none."""
+    """The norm of the gradients; None if no parameter has a gradient."""
     without: list[str]
-    """The trainable parameters without a gradient."""
+    """The names of the trainable parameters without a gradient."""
     trained: int
     """The number of trainable parameters."""
     peak_bytes: int | None
-    """The peak of allocated GPU memory."""
+    """The peak of allocated GPU memory, in bytes; None on a device other than CUDA."""
 
 
 def check_runnable(trainer: Any) -> None:
-    """Check that the model can be run without an effect on the training.
+    """Check that a dry batch can run the model without an effect on the training.
 
     Raises:
-        NoForward: if this is impossible. The text of the error says why.
+        NoForward: if a dry batch cannot run the model. The text of the error says why.
     """
     run = trainer.run
     subscribers = run.bus.subscribers.values()
@@ -143,12 +143,12 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the label count of a step with only this batch, a scalar tensor; None if the loss does not use it."""
+    """Return the number of label items of a batch, a scalar tensor; None if the loss does not use this number."""
     return trainer.count_items([batch])
 
 
 def _log_nothing(*values: Any, **options: Any) -> None:
-    """Replace `log` of the trainer during the dry batch."""
+    """Log nothing. This function replaces `trainer.log` during the dry batch."""
 
 
 def _norm(grads: list[torch.Tensor]) -> float | None:
@@ -158,7 +158,7 @@ def _norm(grads: list[torch.Tensor]) -> float | None:
 
 @contextmanager
 def _eager(model: nn.Module) -> Iterator[None]:
-    """Call compiled modules without compiling them."""
+    """Enter a context in which compiled modules run without compilation."""
     compiled = any(
         module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
         for module in model.modules()

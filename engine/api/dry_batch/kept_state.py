@@ -1,4 +1,4 @@
-"""Keep the state of objects before a call, and restore it in place afterwards."""
+"""Copy the state of objects before a call, and restore the state in place after the call."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ATOMS = (
     *(torch.dtype, torch.device, torch.Size),
 )
 _ITEMS = 64
-"""The largest number of items of a list or dict whose items are searched for state. Of a longer list or dict, only the
-list or dict itself is kept, because its items are data."""
+"""The largest number of items of a list or dict whose items are searched for state. A longer list or dict is restored,
+but not searched, because its items are data."""
 _VISITS = 200_000
 """The largest number of objects that are searched for state."""
 _ARRAY_BYTES = 16 * 2**20
-"""A limit in bytes. A larger array or tensor of a dataset is data: nothing changes it, so it is not copied. The copy of
-any other larger tensor is in host memory."""
+"""A size in bytes. Larger arrays and tensors of a dataset are not copied, because they are data that nothing changes.
+Copies of other larger tensors are in host memory."""
 _LIBRARIES = frozenset(
     {
         *sys.stdlib_module_names,
@@ -38,7 +38,7 @@ _LIBRARIES = frozenset(
         __name__.partition(".")[0],
     }
 )
-"""Packages whose functions and classes are not searched, because they keep no state of the program."""
+"""Packages whose functions and classes are not searched, because they have no state of the program."""
 _OPAQUE = frozenset(
     {
         *("_thread", "_weakref", "asyncio", "concurrent", "contextvars", "logging", "multiprocessing", "queue"),
@@ -52,31 +52,32 @@ change it at any time."""
 
 
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-"""Matches the path from a module to one of its parts."""
+"""Matches the path from a module to a submodule, parameter or buffer."""
 
 
 class Unrestorable(Exception):
-    """An object holds state that cannot be restored. The text of the error names the object."""
+    """An object has state that cannot be restored. The text of the error names the object."""
 
 
 class KeptState:
-    """The state of all objects that are reachable from some roots: attributes, containers, tensors, generators.
+    """A copy of the state of all objects that are reachable from some roots.
 
-    It follows attributes, short lists, short dicts and the closures of functions. It also follows the globals and
-    classes of the program that functions name. It does not undo effects outside of the process, such as files and
-    requests. It does not see the state of objects that are written in C.
+    The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
+    short lists, short dicts and the closures of functions. It also follows the globals and classes of the program that
+    functions name. `restore` does not undo effects outside of the process, such as files and requests. It does not
+    restore objects that are written in C.
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:
         """Copy the state of objects.
 
         Args:
-            roots: the objects, under the names that the text of an error shows.
+            roots: name -> object. The text of an error shows the name.
             stops: objects that are not searched, so that their state is not copied.
             data: if True, large tensors and arrays are neither copied nor restored, because they hold the samples.
 
         Raises:
-            Unrestorable: for an iterator, a weight without values, and a sharded weight.
+            Unrestorable: if state cannot be restored, such as an iterator, a weight without values or a sharded weight.
         """
         self._alive: list[Any] = [*stops]
         self._seen = {id(each) for each in self._alive}
@@ -165,7 +166,7 @@ class KeptState:
             self._wait((f"{path}[{number}]", item) for number, item in enumerate(container))
 
     def _keep_class(self, path: str, cls: type) -> None:
-        """Store the class attributes of a class of the program, and the global variables that its methods use."""
+        """Store the attributes of a class of the program. Search its methods and base classes for further state."""
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:
@@ -235,14 +236,14 @@ def _copy_of(container: Any) -> Any:
 
 
 def _put_back(container: Any, values: Any) -> None:
-    """Give a container the content that `_copy_of` returned."""
+    """Restore the content of a container to `values`, the result of `_copy_of`."""
     if not _same(container, values):
         container.clear()
         (container.update if isinstance(container, (dict, set)) else container.extend)(values)
 
 
 def _same(container: Any, values: Any) -> bool:
-    """Return whether a container has the same objects as `values`, its earlier content, in the same order."""
+    """Return whether a container has the same objects in the same order as `values`, the result of `_copy_of`."""
     if len(container) != len(values):
         return False
     if isinstance(container, dict):

@@ -21,7 +21,7 @@ from .rows import NoBatch, Source
 
 
 def look_at_batch(trainer: Any, report: DryBatchReport) -> None:
-    """Read the largest batch, run the model on it, and write the results to the report.
+    """Read the largest batch, run the model on this batch, and add the results to the report.
 
     If one rank cannot read its batch or run the model, no rank runs the model.
     """
@@ -75,7 +75,7 @@ def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
 
 
 def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report: DryBatchReport) -> None:
-    """Write the shapes, labels, padding and truncation of the batch, and the findings about them, to the report.
+    """Add shapes, masked labels, padding and truncation of the batch to the report, with findings about these values.
 
     `main_input` is the key of the main input of the model in the batch, such as `input_ids`.
     """
@@ -102,8 +102,8 @@ def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report:
 def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -> Measured | None:
     """Run forward and backward on the batch, and return the result.
 
-    Returns None on all ranks if a rank cannot run the model without an effect on the training. If the model fails on
-    some ranks, they raise the error, and the other ranks return None.
+    Return None on all ranks if a rank cannot run the model without an effect on the training. If the model fails on
+    some ranks, these ranks raise the error, and the other ranks return None.
     """
     run: Run = trainer.run
     measured: Measured | None = None
@@ -130,7 +130,10 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
 
 
 def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return the error to raise in place of an error of the model. It names the dry batch and its samples."""
+    """Return the error to raise in place of `error`, which the model raised. It names the samples of the dry batch.
+
+    With `auto_find_batch_size`, an error for a lack of memory stays unchanged.
+    """
     where = "the dry batch, before the first step"
     if is_out_of_memory(error):
         if run.args.auto_find_batch_size and run.ranks.single_process:

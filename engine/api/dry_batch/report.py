@@ -10,20 +10,20 @@ from typing import Any
 
 @dataclass
 class DryBatchReport:
-    """The values that a dry batch measured, and its findings. A value that was not measured is None or empty."""
+    """The values that a dry batch measured, and its findings. A value that is not known is None or empty."""
 
     checks: list[str] = field(default_factory=list)
     """The names of the checks that were made."""
     findings: list[str] = field(default_factory=list)
-    """The problems, each with its place and its remedy."""
+    """The problems that were found, one text each, with a remedy."""
     skipped: list[str] = field(default_factory=list)
-    """The parts that were not run, each with the reason."""
+    """The parts of the dry batch that did not run, one text each, with the reason."""
     rows: list[int] = field(default_factory=list)
-    """The indices of the samples in the dataset."""
+    """The dataset indices of the samples of the batch."""
     chosen: str = ""
     """How the samples were chosen."""
     shapes: dict[str, str] = field(default_factory=dict)
-    """The shape and the type of each tensor of the batch, by name."""
+    """The dtype and the shape of each tensor of the batch as text, by name."""
     loss: float | None = None
     """The loss of the batch."""
     grad_norm: float | None = None
@@ -33,17 +33,17 @@ class DryBatchReport:
     device_bytes: int | None = None
     """The total memory of the GPU, in bytes."""
     masked: float | None = None
-    """The share of labels that are -100, which the loss ignores."""
+    """The share of labels that are -100, which the loss ignores, from 0 to 1."""
     padding: float | None = None
-    """The share of padding in the batch."""
+    """The share of tokens of the batch that are padding, from 0 to 1."""
     padding_of_run: float | None = None
-    """The expected share of padding in the batches of the run, from the lengths of the samples."""
+    """The share of padding in all batches of the run, estimated from the lengths of the samples."""
     truncated: float | None = None
-    """The share of samples that are as long as the tokenizer or the model allows."""
+    """The share of samples with `max_length` tokens or more."""
     max_length: int | None = None
-    """The length that the tokenizer or the model allows."""
+    """The maximum length of the tokenizer or of the model, whichever is smaller."""
     seconds: float = 0.0
-    """The time of the dry batch, in seconds."""
+    """The duration of the dry batch, in seconds."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""

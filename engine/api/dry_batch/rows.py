@@ -1,4 +1,7 @@
-"""The samples of a dry batch: the longest samples, if the lengths are known without reading all samples."""
+"""The samples of a dry batch.
+
+These are the longest samples if their lengths are known without reading the samples, otherwise the first samples.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from ...data.packing.collator import joins_samples
 from ...data.workers.startup import WorkerCollator
 
 _LISTED = 200_000
-"""The lengths of a list of samples are read only if it has at most this number of samples. Reading them takes about 20
-milliseconds."""
+"""If the dataset is a list with at most this number of samples, the length of each sample is read. This takes about 20
+milliseconds at most."""
 _DRAWN = 100_000
-"""The number of samples from which the padding of the run is estimated."""
+"""The largest number of samples from which the padding of the run is estimated."""
 
 
 class NoBatch(Exception):
-    """The dry batch has no batch to look at. The text of the error says why."""
+    """A dry batch cannot make a batch of this loader. The text of the error says why."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,20 @@ class Source:
     dataset: Any
     """A map-style dataset."""
     collate: Any
-    """Makes a batch of samples."""
+    """The function that makes a batch from a list of samples."""
     size: int
     """The number of samples per batch."""
     lengths: np.ndarray[Any, Any] | None
-    """The length of each sample; None if it is not known without reading the samples."""
+    """The length of each sample; None if only reading the samples gives the lengths."""
     known_by: str
-    """Where the lengths come from, as text, such as "the column 'length'"."""
+    """The source of the lengths as text, such as "the column 'length'"; empty if the lengths are not known."""
     grouped: bool
     """Whether batches have samples of similar length."""
     packs: bool
     """Whether the collator joins several samples into one row."""
 
     def chosen(self) -> tuple[list[int], str]:
-        """Return the indices of the samples, and how they were chosen."""
+        """Return the dataset indices of the samples, and a text that says how they were chosen."""
         if self.lengths is None:
             rows = list(range(min(self.size, len(self.dataset))))
             return rows, "the first ones; their lengths are not known without reading all samples"
@@ -55,25 +58,25 @@ class Source:
         return order.tolist(), f"the longest ones, by {self.known_by}"
 
     def padding_of_run(self) -> float | None:
-        """Return the expected share of padding in batches of the run; None if it is unknown."""
+        """Return the estimated share of padding in the batches of the run, from 0 to 1; None if it is not known."""
         if self.lengths is None or self.packs or self.size < 2:
             return None
         return padding_share(self.lengths, self.size, self.grouped)
 
 
 def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_input: str) -> Source:
-    """Return what a dry batch needs of a training loader: its dataset, its collator and the lengths of its samples.
+    """Return the parts of a training loader that a dry batch needs, such as dataset, collator and sample lengths.
 
     Args:
         loader: the training loader.
         dataset: the training dataset of the user.
-        size: the number of samples per batch, if the Trainer built the loader. For another loader, its `batch_size`
-            counts instead.
+        size: the number of samples per batch, if the Trainer built the loader. For any other loader, the function uses
+            `loader.batch_size`.
         length_column: the column with the length of each sample.
-        main_input: the key of a sample whose value has the length of the sample.
+        main_input: the key of a sample whose value has the length of the sample, such as `input_ids`.
 
     Raises:
-        NoBatch: for a stream, for an empty dataset, and for a loader that makes batches in its own way.
+        NoBatch: if the dataset is a stream or has no samples, or if the loader makes batches in its own way.
     """
     rows, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if rows is None or collate is None:
@@ -98,15 +101,15 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
 
 
 def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str) -> tuple[list[Any] | None, str]:
-    """Return the length of each sample, and the source of the lengths in words.
+    """Return the length of each sample, and the source of the lengths as text.
 
-    The lengths are None if only reading the samples gives them.
+    If only reading the samples gives the lengths, return None and an empty text.
 
     Args:
         rows: the dataset of the loader.
         dataset: the dataset of the user. It may have columns that the loader drops.
         length_column: the column with the length of each sample.
-        main_input: the key of a sample whose value has the length of the sample.
+        main_input: the key of a sample whose value has the length of the sample, such as `input_ids`.
     """
     for name, measured in ((length_column, True), (main_input, False)):
         for each in (rows, dataset):  # the loader drops columns that the model does not take
@@ -124,12 +127,12 @@ def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str)
 
 
 def padding_share(lengths: Sequence[float] | np.ndarray[Any, Any], size: int, grouped: bool) -> float:
-    """Estimate the share of padding, if each batch is padded to its longest sample.
+    """Estimate the share of padding, from 0 to 1, if each batch is padded to its longest sample.
 
     Args:
         lengths: the length of each sample.
         size: the number of samples per batch.
-        grouped: whether batches have samples of similar length; else they are random.
+        grouped: whether batches have samples of similar length. If False, batches have random samples.
     """
     numbers = np.asarray(lengths, dtype=np.float64)
     order = np.random.default_rng(0).permutation(len(numbers))[:_DRAWN]  # a generator of its own
@@ -142,7 +145,7 @@ def padding_share(lengths: Sequence[float] | np.ndarray[Any, Any], size: int, gr
 
 
 def shapes_of(batch: Any) -> dict[str, str]:
-    """Return shape and type of each tensor of a batch, by its name or position."""
+    """Return dtype and shape of each tensor of a batch as text, by the name or position of the tensor."""
     if isinstance(batch, torch.Tensor):
         return {"batch": described(batch)}
     named = (
@@ -156,12 +159,12 @@ def shapes_of(batch: Any) -> dict[str, str]:
 
 
 def described(tensor: torch.Tensor) -> str:
-    """Return shape and type of a tensor as text."""
+    """Return dtype and shape of a tensor as text."""
     return f"{str(tensor.dtype).removeprefix('torch.')}, shape {tuple(tensor.shape)}"
 
 
 def masked_share(labels: Any) -> float | None:
-    """Return the share of labels that are -100; None if there are no integer labels."""
+    """Return the share of labels that are -100, from 0 to 1; None if there are no integer labels."""
     parts = labels if isinstance(labels, (tuple, list)) else [labels]
     whole = [part for part in parts if isinstance(part, torch.Tensor) and part.numel() and not part.is_floating_point()]
     counts = sum(part.numel() for part in whole)
@@ -169,9 +172,9 @@ def masked_share(labels: Any) -> float | None:
 
 
 def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
-    """Return the share of padding in a batch of tokens.
+    """Return the share of padding in a batch of tokens, from 0 to 1.
 
-    None if the batch has no attention mask and no padding token is known. Also None for a batch without tokens.
+    Return None for a batch without tokens. Also return None for a batch without an attention mask if `pad` is None.
 
     Args:
         batch: the batch.
@@ -191,7 +194,11 @@ def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
 def widths_of(batch: Any, main_input: str) -> list[int]:
     """Return the length of each sample of a batch of tokens; [] for other batches.
 
-    If the batch has no attention mask, the lengths include padding. `main_input` is the key of the tokens.
+    If the batch has no attention mask, the lengths include padding.
+
+    Args:
+        batch: the batch.
+        main_input: the key of the tokens in the batch, such as `input_ids`.
     """
     if not isinstance(batch, Mapping):
         return []

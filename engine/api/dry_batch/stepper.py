@@ -1,4 +1,4 @@
-"""The backward pass of a dry batch. It leaves no gradient in the model."""
+"""The backward pass of a dry batch."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from ...run import Run
 class DryStepper:
     """The object that runs the backward pass during a dry batch, in place of the `Stepper` of the run.
 
-    Its `backward` announces no event, and leaves no gradient in the model.
+    Its `backward` announces no event. It stores the gradients in `grads`, not in the parameters. With reentrant
+    activation checkpointing, the parameters get gradients too, which `run_model` removes.
     """
 
     run: Run
     """The run."""
     weights: dict[str, nn.Parameter]
-    """The trainable parameters by name."""
+    """The trainable parameters of the model and of the loss, by name."""
     grads: dict[str, torch.Tensor] = field(default_factory=dict)
-    """The gradients of these parameters by name; empty before backward."""
+    """The gradients of the parameters in `weights`, by name. A parameter without a gradient is left out."""
     accumulating: int = 1
-    """The number of batches of the step."""
+    """The number of batches of the step: a dry batch is a step with one batch."""
     completing: bool = True
     """Whether the batch is the last of its step."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Compute the gradients of a loss."""
+        """Compute the gradients of a loss, and store them in `grads`.
+
+        Args:
+            loss: a tensor with one element.
+            **options: options of `torch.Tensor.backward`, such as `retain_graph`.
+        """
         self.run.step.loss = loss
         names, weights = list(self.weights), list(self.weights.values())
         if not loss.requires_grad or not weights:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ....events.errors import ArgumentError
 
 Given = Mapping[str, Sequence[float] | Callable[[int], float]]
-"""Name of a metric -> its values, one for each evaluation, or a function of the step."""
+"""Name of a metric -> a list with one value for each evaluation, or a function that returns the value at a step."""
 
 
 def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]:
-    """Return a curve that computes the value of a metric from the step. It ignores the evaluation number."""
+    """Return a curve that computes the value of a metric from the step. The curve ignores the evaluation number."""
     return lambda step, number: values(step)
 
 
@@ -21,7 +21,10 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
     Args:
         name: the name of the metric.
         values: the values.
-        notes: the list to which the curve adds a note when it begins to repeat the last value.
+        notes: the list to which the curve adds a text when it first repeats the last value.
+
+    Raises:
+        ArgumentError: if `values` is empty.
     """
     if not len(values):
         raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")
@@ -37,7 +40,7 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 
 
 def improving(greater: bool) -> Callable[[int, int], float]:
-    """Return the default curve: each evaluation is better than the previous one.
+    """Return the default curve, in which each evaluation is better than the previous evaluation.
 
     Args:
         greater: whether a greater value of the metric is better.

@@ -1,4 +1,7 @@
-"""Make a preview: run the state machine and the callbacks that decide on virtual parts."""
+"""Make a preview: run the training loop and the callbacks that decide, without model, data, disk and clock.
+
+Virtual objects replace these parts of a run.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,11 @@ from .virtual import (
 )
 
 _REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
-"""Methods in which an override may decide something. A preview does not call overrides, and warns of these."""
+"""Methods in which an override may decide something. A preview does not call these overrides, but warns about them."""
 
 
 class MemoryRecorder(DecisionRecorder):
-    """Keeps the records in memory."""
+    """A recorder that stores the records of a preview in memory, in place of a file."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -62,11 +65,11 @@ class MemoryRecorder(DecisionRecorder):
 
 @contextmanager
 def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """After the `with` block, restore the RNG states, and the session, ranks and schedule of the run.
+    """Restore the RNG states after the `with` block, and also the session, ranks and schedule of the run.
 
     Args:
         trainer: the Trainer.
-        processes: the world size of the run inside of the block; None to keep it.
+        processes: the world size of the run inside of the block; None for no change.
     """
     real, before = trainer.run, random_states()
     session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
@@ -82,7 +85,7 @@ def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
 
 
 class Rehearsal:
-    """One preview."""
+    """One preview of a trainer: the virtual parts, and the method that runs them."""
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class Rehearsal:
         self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
 
     def preview(self) -> Preview:
-        """Run the state machine on the virtual parts."""
+        """Run the training loop on the virtual parts, and return the result."""
         virtual, trainer = self.virtual, self.trainer
         borrowed = trainer.run.session
         borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
@@ -162,8 +165,8 @@ class Rehearsal:
     def _attach(self) -> dict[str, Any]:
         """Attach copies of the callbacks that take part in previews, and return the copies by id.
 
-        Add a warning about the user's callbacks that may raise a flag but do not take part, and about overrides of the
-        trainer that the preview does not call.
+        Add a warning about callbacks of the user that do not take part but may raise a flag. Add another warning about
+        overrides of the trainer that the preview does not call.
         """
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
@@ -208,7 +211,7 @@ class Rehearsal:
         return curves
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read, by name. Each value says whether a greater metric is better."""
+        """Return the metrics that callbacks read: full name -> whether a greater value of the metric is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric
@@ -224,9 +227,9 @@ class Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return a dict with the metric prefix of each evaluation as key, for `VirtualTrainer`.
+        """Return the argument `names` of `VirtualTrainer`, with the metric prefix of each evaluation as key.
 
-        Each value is an empty tuple, because the curves already name all known metrics.
+        Each value is an empty tuple, because the curves have the names of all known metrics.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
@@ -236,7 +239,7 @@ class Rehearsal:
     # The schedule.
 
     def _schedule(self, steps: int) -> tuple[Any, Any]:
-        """Build an optimizer without weights, and the schedule of a run of `steps` steps for it. Return both."""
+        """Build an optimizer without weights, and its schedule for a run of `steps` steps. Return both."""
         trainer, args = self.trainer, self.trainer.args
         given, schedule = trainer._given_optimizers
         groups = list(given.param_groups) if given is not None else self._own_groups()
@@ -304,7 +307,7 @@ class Rehearsal:
 
 
 def _copy_of(callback: Any) -> Any:
-    """Return a fresh copy of a callback that takes part in previews; None for others."""
+    """Return a fresh copy of a callback; None if the callback does not take part in previews."""
     if isinstance(callback, Callback):
         return callback.for_preview() if callback.previews else None
     known = type(callback).__module__.startswith("transformers.") and "EarlyStopping" in type(callback).__name__
@@ -312,7 +315,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a subscriber is not of trainbus, and runs in a stage in which it may request something."""
+    """Return whether a subscriber is not part of trainbus, and runs in a stage in which handlers may raise flags."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False
@@ -320,7 +323,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _size_of_checkpoint(trainer: Any) -> int:
-    """Return the size of the newest checkpoint in the output folder, or an estimate from the model, in bytes."""
+    """Return the bytes of the newest checkpoint in the output folder. Without one, estimate them from the model."""
     for saved in reversed(list_checkpoints(trainer.args.output_path)):
         return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
     weights = list(trainer.run.model.parameters())

@@ -1,4 +1,4 @@
-"""Measure the time of a step and of an evaluation with one batch of each, without an effect on the trainer."""
+"""Measure the time of a step and of an evaluation with one training batch, without an effect on the trainer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...evaluation.modes import to_eval, to_train
 
 
 def measured(trainer: Any) -> dict[str, float]:
-    """Measure one batch, and return the estimated seconds of a step and of an evaluation of all datasets.
+    """Measure one training batch, and return the estimated seconds of a step and of an evaluation of all datasets.
 
     The keys of the dict are `step` and `evaluation`. The time of a step does not include the update of the weights.
 
-    The function runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the RNG
-    states.
+    The function runs a copy of the model, so that buffers and gradients of the model do not change. The caller restores
+    the RNG states.
     """
     args, device = trainer.args, trainer.args.device
     model = copy.deepcopy(trainer.run.model)

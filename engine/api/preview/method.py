@@ -28,27 +28,28 @@ class PreviewMethods(TrainerBase):
         checkpoint_bytes: int | None = None,
         stream_rows: int | None = None,
     ) -> Preview:
-        """Return what `train()` will do: each log, evaluation, save, deletion and the stop, with author and reason.
+        """Return the logs, evaluations, saves, deletions and stops of a future `train()`, with author and reason.
 
-        The state machine and the callbacks that decide are the real ones. Model, data, disk and clock are virtual. A
-        preview writes nothing, draws no random number and leaves the trainer unchanged.
+        The preview runs the training loop and the callbacks that decide. Model, data, disk and clock are virtual. A
+        preview writes nothing, and changes neither the trainer nor the RNG states.
 
         Args:
-            metrics: the metrics that evaluations measure. Each key is a name, each value is a list with one value for
-                each evaluation, or a function of the step. Other metrics are assumed to improve at each evaluation.
+            metrics: the metrics that evaluations measure. Each key is a name. Each value is a list with one value for
+                each evaluation, or a function that returns the value at a step. All other metrics are assumed to
+                improve at each evaluation.
             resume_from_checkpoint: as in `train`.
-            measure: measure the time of a step and of an evaluation, with one batch of each. This runs the model.
-            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: the time that
-                `measure=True` measures; without `measure`, time does not pass.
-            processes: the number of processes. Default: the number of processes of this run.
-            checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
-                estimate from the model.
-            stream_rows: the number of samples of one epoch, for a training stream without a length. Default: unknown.
-                The preview then shows a single epoch, which lasts until the last step.
+            measure: run the model on one training batch, to measure the time of a step and of an evaluation.
+            step_seconds: the seconds of a step, for triggers such as `every("10min")`. Default: the time that
+                `measure=True` measures. Without `measure`, the virtual clock does not advance.
+            processes: the world size. Default: the world size of this run.
+            checkpoint_bytes: the size of a checkpoint in bytes. Default: the size of the newest checkpoint in the
+                output folder. Without a checkpoint, the size is estimated from the model.
+            stream_rows: the number of samples of one epoch, for a training stream without a length. By default, the
+                preview of such a stream shows a single epoch, which lasts until the last step.
 
         Raises:
-            ArgumentError: during training, if `stream_rows` is set for data with a length, and for settings that
-                `train` refuses too.
+            ArgumentError: during a session, if `stream_rows` is set for data with a length, or for settings that
+                `train` also refuses.
         """
         from .make import Rehearsal, undisturbed  # most programs make no preview, and the import takes time
         from .measure import measured

@@ -23,31 +23,33 @@ _COLUMNS = ("step", "what", "by", "reason")
 
 @dataclass
 class Preview:
-    """The logs, evaluations, saves and stops that a run will make."""
+    """The logs, evaluations, saves, deletions and stops that a run will make, with warnings and numbers."""
 
     rows: list[Row]
-    """Each log, evaluation, save, deletion and the stop, with `step`, `what`, `by` and `reason`, in order."""
+    """Each log, evaluation, save, deletion, load of the best model and stop, in order. A row has the keys `step`,
+    `what`, `by` and `reason`."""
     kept: list[int]
-    """The steps of the checkpoints that are left at the end."""
+    """The steps of the checkpoints that exist at the end of the run."""
     warnings: list[str]
     """Settings without the expected effect, and decisions that the preview does not know."""
     steps: int
     """The step at which the run ends."""
     max_steps: int
-    """The planned steps."""
+    """The planned number of steps."""
     epochs: float
-    """The epochs at the end."""
+    """The number of epochs that are done when the run ends. It may be a fraction."""
     learning_rates: dict[str, float] = field(default_factory=dict)
-    """The learning rate: `first`, `highest` and `last`."""
+    """The `first`, the `highest` and the `last` learning rate; empty if the run makes no step."""
     disk: dict[str, int] = field(default_factory=dict)
-    """Estimated bytes on the disk. `checkpoint`: one checkpoint. `peak`: the largest sum at any time. `left`: the sum
-    at the end."""
+    """Estimated bytes on the disk. `checkpoint`: one checkpoint. `peak`: the largest sum of checkpoints at any time.
+    `left`: all checkpoints at the end. Empty if the run does not save."""
     time: dict[str, float] = field(default_factory=dict)
-    """With `measure=True`: seconds of one `step`, of one `evaluation`, and the `evaluation_share` of the run."""
+    """The seconds of one `step` and of one `evaluation`. `evaluation_share`: the share of evaluations in the time of
+    the run. Empty without `measure=True`."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows of each `what`, such as `save`."""
+        """The number of rows for each value of `what`, such as `save`."""
         found = Counter(row["what"] for row in self.rows)
         return {what: found[what] for what in WORK}
 
@@ -76,10 +78,11 @@ class Preview:
             ) from error
 
     def differences(self, other: Preview) -> list[str]:
-        """Return how another preview differs, as lines of text: rows, numbers and learning rates.
+        """Return the differences between this preview and another preview, as lines of text.
 
-        A line that starts with `- ` is only in this preview. A line that starts with `+ ` is only in the other one.
-        Estimates of disk space and times are not compared, because they depend on the machine.
+        A line that starts with `- ` is only in this preview. A line that starts with `+ ` is only in the other preview.
+        The lines compare rows, steps, checkpoints and learning rates. Disk space and times are not compared, because
+        they depend on the machine.
         """
         lines = difference(self.rows, other.rows)
         mine, others = self._decided(), other._decided()
@@ -90,7 +93,7 @@ class Preview:
         return lines
 
     def _other_rate(self, other: Preview) -> list[str]:
-        """Return the first logged learning rate that differs at a step of both previews, as two lines; [] if none."""
+        """Return two lines for the first step at which the logged learning rates of two previews differ; [] if none."""
         rates = {row["step"]: row["learning_rate"] for row in self.rows if "learning_rate" in row}
         for row in other.rows:
             mine, found = rates.get(row["step"]), row.get("learning_rate")

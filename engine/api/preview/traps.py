@@ -19,35 +19,35 @@ _FLAT = ("constant", "constant_with_warmup", "reduce_lr_on_plateau", "greedy")
 
 @dataclass
 class Seen:
-    """The values of a preview that the warnings need."""
+    """The values of a preview from which `traps` finds the warnings."""
 
     args: Any
     """The training arguments."""
     callbacks: dict[str, Any]
-    """The callbacks that took part, by id."""
+    """The callbacks that took part in the preview, by id."""
     rows: list[Row]
-    """The rows."""
+    """The rows of the preview, as in `Preview.rows`."""
     steps: int
     """The step at which the run ends."""
     max_steps: int
-    """The planned steps."""
+    """The planned number of steps."""
     epochs: int
-    """The planned epochs."""
+    """The planned number of epochs."""
     endless: bool
-    """Whether the training data is a stream whose length is unknown, so that the preview has one epoch."""
+    """Whether the training data is a stream of unknown length. The preview then has one epoch."""
     rates: LearningRates
     """The learning rates of the steps."""
     clocked: bool
-    """Whether the virtual clock advances."""
+    """Whether the virtual clock advances, because the seconds of a step are known."""
     best: dict[int, float]
     """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no values of this
     metric."""
     greater: bool
-    """Whether a greater value of this metric is better."""
+    """Whether a greater value of the metric in `best` is better."""
 
 
 def traps(seen: Seen) -> Iterator[str]:
-    """Yield one warning for each trap."""
+    """Yield one warning for each trap in a preview."""
     yield from _streams(seen)
     yield from _dead_triggers(seen)
     yield from _saves(seen)
@@ -175,7 +175,7 @@ def _schedule(seen: Seen) -> Iterator[str]:
 
 
 def describe_absent(names: Iterable[str]) -> Iterator[str]:
-    """Yield a warning that lists `names`, the callbacks that the preview does not run. Yield nothing without names."""
+    """Yield a warning that lists the callbacks that the preview does not run. Yield nothing if `names` is empty."""
     if listed := ", ".join(names):
         yield (
             f"Not in the preview: {listed}. They may request work or a stop. If a callback decides from the state and "

@@ -37,7 +37,7 @@ class VirtualClock:
     step_seconds: float = 0.0
     """The seconds of one step."""
     now: float = 0.0
-    """The seconds since the start."""
+    """The seconds since the start of the preview."""
 
 
 class VirtualRanks(Ranks):
@@ -45,15 +45,15 @@ class VirtualRanks(Ranks):
 
     @property
     def single_process(self) -> bool:
-        """True: no other process takes part."""
+        """True: no other process takes part in a preview."""
         return True
 
 
 class VirtualRun(Run):
-    """A run that reads the virtual clock and has no RNG states."""
+    """The run of a preview. It reads the virtual clock and has no RNG states."""
 
     def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
-        """Create a run with the arguments and the model of a real run, and without callbacks."""
+        """Create a run with the arguments and the model of `real`, the run of the trainer, but without callbacks."""
         self._clock = clock
         super().__init__(
             real.args,
@@ -68,7 +68,7 @@ class VirtualRun(Run):
         opened.mode = "train"
 
     def feed_from(self, loader: Any) -> None:
-        """Remember the loader of the trainer. A resumed run reads from it how many batches are left."""
+        """Store the loader of the trainer. A resumed run reads the number of remaining batches from the loader."""
         opened = self.session
         opened.train_dataloader = loader
 
@@ -86,48 +86,48 @@ class VirtualRun(Run):
 
 
 class VirtualStorage:
-    """Remembers which checkpoints a run has."""
+    """The storage of a preview. It stores which checkpoints exist, but writes no file."""
 
     def __init__(self) -> None:
-        """Begin without a checkpoint."""
+        """Create a storage without a checkpoint."""
         self.saved: dict[int, Any] = {}
         self.most = 0
-        """The greatest number of checkpoints at one time."""
+        """The largest number of checkpoints that existed at the same time."""
 
     def check(self, run: Any) -> None:
         """Do nothing: a preview writes nothing."""
 
     def snapshot(self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: Any) -> Snapshot:
-        """Return an empty snapshot."""
+        """Return a snapshot without weights and states."""
         facts = {"seconds": run.seconds()}
         return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
 
     def write(self, run: Any, snapshot: Snapshot, ranks: Any) -> None:
-        """Remember the checkpoint."""
+        """Add the checkpoint of a snapshot to the existing checkpoints."""
         kept = snapshot.checkpoint
         kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]
         self.saved[kept.step] = kept
         self.most = max(self.most, len(self.saved))
 
     def checkpoints(self, run: Any) -> list[Any]:
-        """Return the checkpoints, oldest first."""
+        """Return the existing checkpoints, by step in ascending order."""
         return [self.saved[step] for step in sorted(self.saved)]
 
     def holds(self, path: str) -> bool:
-        """Return whether a checkpoint exists."""
+        """Return whether the checkpoint with this path exists."""
         return step_of(Path(path)) in self.saved
 
     def deletes(self, run: Any) -> bool:
-        """Return True: a preview shows the deletions of rank 0 on every rank."""
+        """Return True: in a preview, every rank deletes checkpoints, as rank 0 does in a run."""
         return True
 
     def remove(self, checkpoint: Any) -> None:
-        """Forget a checkpoint."""
+        """Remove a checkpoint from the existing checkpoints."""
         self.saved.pop(checkpoint.step, None)
 
 
 class VirtualFeed:
-    """Counts the batches of each step. There is no data."""
+    """The feed of a preview. It counts the batches and samples of each step, but reads no data."""
 
     def __init__(self, run: Run, plan: RunPlan, stream_rows: int | None = None) -> None:
         """Create a feed that counts the planned batches of a run.
@@ -163,7 +163,7 @@ class VirtualFeed:
         self._rows = max(0, self._plan.num_examples - batches_done * size)
 
     def take(self) -> VirtualWindow | None:
-        """Return the next window of the epoch; None at its end."""
+        """Return the numbers of batches and samples of the next step; None at the end of the epoch."""
         batches = min(self._accumulate, self._left)
         self._left -= batches
         rows = min(batches * self._run.sizes.rows_per_batch, self._rows)
@@ -186,17 +186,17 @@ def _check_stream_rows(rows: Any, plan: RunPlan) -> None:
 
 @dataclass
 class VirtualWindow:
-    """The batches of a step."""
+    """The size of a step of a preview, in place of its batches."""
 
     batches: int
-    """Number of batches."""
+    """The number of batches on this rank."""
     rows: int
-    """Number of samples, over all ranks."""
+    """The number of samples, over all ranks."""
 
 
 @dataclass
 class LearningRates:
-    """A summary of the learning rates of a preview. It does not hold the learning rate of each step."""
+    """A summary of the learning rates of all steps of a preview."""
 
     steps: int = 0
     """The number of steps."""
@@ -208,7 +208,7 @@ class LearningRates:
     """The learning rate of the last step."""
 
     def add(self, rate: float) -> None:
-        """Note the learning rate of the next step."""
+        """Add the learning rate of the next step to the summary."""
         if not self.steps:
             self.first = self.highest = rate
         self.steps += 1
@@ -217,17 +217,17 @@ class LearningRates:
 
 
 class VirtualStepper:
-    """Advances the schedule and the clock by one step."""
+    """The stepper of a preview. It advances the schedule and the clock, but not the model."""
 
     def __init__(self, run: Run, clock: VirtualClock) -> None:
-        """Step a run whose optimizer and schedule exist."""
+        """Create the stepper of a run. The optimizer and the schedule of the run must exist."""
         self._run, self._clock = run, clock
         self._moves = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.rates = LearningRates()
-        """The learning rates of the steps."""
+        """The summary of the learning rates of all steps."""
 
     def step(self, window: Any) -> None:
-        """Make one step."""
+        """Make one step. `window` is not used."""
         run = self._run
         rate = run.current_learning_rate()
         run.restore_step({"learning_rate": rate})
@@ -238,7 +238,7 @@ class VirtualStepper:
 
 
 class VirtualTrainer(EvaluationMethods):
-    """A trainer that logs and evaluates with the code of the Trainer. An evaluation takes its metrics from curves."""
+    """The trainer of a preview. It logs and evaluates with the code of the Trainer, but takes metrics from curves."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
         """Create the trainer of a virtual run.
@@ -246,10 +246,9 @@ class VirtualTrainer(EvaluationMethods):
         Args:
             run: the virtual run.
             eval_dataset: the evaluation data of the trainer. Only its names are read.
-            curves: the assumed values. Each key is the name of a metric, each value is a function that returns the
-                value of this metric.
-            names: the metrics without a curve. Each key is the metric prefix of an evaluation, each value has the names
-                of its metrics.
+            curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
+            names: the metrics without a curve: metric prefix of an evaluation -> the names of the metrics. Each of
+                these metrics is 0.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None
@@ -281,34 +280,41 @@ class VirtualTrainer(EvaluationMethods):
 
 @dataclass(frozen=True)
 class VirtualServices(TrainerServices):
-    """The services of a virtual trainer. Methods that need a model or a disk do nothing."""
+    """The services of a virtual trainer.
+
+    `VirtualTrainer` does not have methods that need a model or a disk, such as `save_model`. Callbacks that take part
+    in previews do not call these methods.
+    """
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Evaluate with the code of the Trainer."""
+        """Evaluate the virtual trainer, and return the metrics."""
         metrics: dict[str, float] = self.trainer.evaluate(*args, **options)
         return metrics
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return None: the names of the metrics are unknown."""
+        """Return None: a preview does not measure which metrics an evaluation has."""
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Return `work()`, the default of the Trainer method `moment`. Do nothing for `_load_best_model`."""
+        """Call `work`, the default of the Trainer method `moment`, and return its result.
+
+        For `_load_best_model`, do nothing and return None, because a preview has no weights.
+        """
         return None if moment == "_load_best_model" else work()
 
     def data_generators(self) -> OwnGenerators:
-        """Return no generator."""
+        """Return an object without generators: a preview reads no data."""
         return OwnGenerators({})
 
 
 class VirtualResumption(Resumption):
-    """The start of a virtual run from a checkpoint. It restores state, position and callbacks, but no weights."""
+    """The start of a virtual run from a checkpoint. It restores state, position, callbacks and schedule."""
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
         """Do nothing: there is no model."""
 
     def restore(self, feed: Any) -> None:
-        """Restore callbacks, learning-rate schedule and the sum of the training losses from the checkpoint."""
+        """Restore callback states, learning-rate schedule and the sums of the training losses from the checkpoint."""
         run: Any = self.run
         states, owners = self.checkpoint.callbacks_and_owners()
         attached = {type(callback).__name__ for callback in run.bus.subscribers.values()}
@@ -335,15 +341,15 @@ class VirtualResumption(Resumption):
 
 
 class VirtualStart(FreshStart):
-    """Starts a virtual run at its first step."""
+    """The start of a virtual run at its first step."""
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Build an optimizer that updates no model. A schedule can read and set its learning rates.
+    """Build an optimizer that updates no model. A schedule can read and set the learning rates of the optimizer.
 
     Args:
-        groups: parameter groups. For each, the optimizer has a group with the same learning rate.
-        rate: the learning rate of groups without one.
+        groups: parameter groups. The optimizer gets one group with the same learning rate for each of these groups.
+        rate: the learning rate for groups that have no learning rate.
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)

@@ -1,4 +1,4 @@
-"""Collect the contents of a run's output folder as plain data. Nothing is written, and no torch is needed."""
+"""Collect the contents of a run's output folder as plain data. The module writes no file and does not import torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .curves import Curve, clock_of, curves_of
 from .recorded import Recorded, read_recorded
 
 ROWS = "metrics.jsonl"
-"""The file of the tracker `JsonLines`."""
+"""The name of the file that the tracker `JsonLines` writes."""
 _FLAGS = {"evaluate": "evaluate", "save": "save", "training_stop": "stop"}
 """Flag -> the name of the decision in a report."""
 _SPEEDS = ("_runtime", "_per_second", "total_flos")
@@ -37,41 +37,41 @@ class RunData:
     """The data of a run for the report."""
 
     name: str
-    """The name of the output folder, or the `run_name`."""
+    """The argument `run_name`; the name of the output folder if the argument is not set."""
     folder: str
     """The output folder."""
     status: str = "unknown"
     """`running`, `done`, `stopped`, `preempted`, `failed`, `killed`, or `unknown` without a status file."""
     reason: str = ""
-    """Why the run ended."""
+    """Why the run ended; empty if this is not known."""
     step: int = 0
-    """The last step that is known."""
+    """The last known step."""
     max_steps: int | None = None
-    """The planned steps."""
+    """The planned number of steps; None if it is not known."""
     epoch: float | None = None
-    """The last epoch that is known."""
+    """The last known epoch; None if no epoch is known."""
     best: dict[str, Any] | None = None
-    """`step`, `metric` and `value` of the best evaluation, as the trainer state says."""
+    """`step`, `metric` and `value` of the best evaluation, from the trainer state; None if the state has none."""
     seconds: float | None = None
-    """Seconds of training, all sessions together."""
+    """Seconds of training, all sessions together; None if the time is not known."""
     samples_per_step: float | None = None
-    """Samples of a step, over all ranks."""
+    """Samples of a step, over all ranks; None if the number is not known."""
     curves: dict[str, Curve] = field(default_factory=dict)
     """The logged values and metrics, by name."""
     steps: dict[str, Curve] = field(default_factory=dict)
-    """The values of every step, if the run is recorded."""
+    """The loss, gradient norm and learning rate of every step, by name. Empty without a recording."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`step` and `metrics` of each evaluation."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint that exists."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    """Evaluations, saves, deletions and the stop: `step`, `what`, `by`, `reason`."""
+    """`step`, `what`, `by` and `reason` of each evaluation, save, deletion, load of the best model, and stop."""
     costs: dict[str, Any] | None = None
-    """The costs of the last session, as `trainer.costs()` returns them; None if the run has none."""
+    """The costs of the last session, as `trainer.costs().to_dict()` returns them; None if they are not known."""
     goodput: dict[str, Any] | None = None
-    """The goodput over all sessions, as `trainbus status` returns it; None if the run has none."""
+    """The goodput over all sessions, as `Goodput.to_dict` returns it; None if it is not known."""
     environment: dict[str, Any] = field(default_factory=dict)
-    """Host, device, versions, ranks."""
+    """Host, device, torch version, world size, process id and number of sessions, as far as they are known."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """The training arguments."""
     callbacks: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -79,19 +79,19 @@ class RunData:
     sources: list[str] = field(default_factory=list)
     """The files that were read."""
     notes: list[str] = field(default_factory=list)
-    """What is missing or could not be read."""
+    """One sentence for each kind of data that is missing or could not be read."""
 
 
 def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunData:
     """Read the data of a run from its output folder.
 
     Args:
-        folder: the output folder of a run, of this library or of transformers, or one checkpoint.
-        live: newer values of a running training: `state`, the trainer state, and `arguments`, `environment` and
-            `callbacks` as in `RunData`.
+        folder: the output folder of a run, or one checkpoint. The run may be a run of transformers.
+        live: newer values of a running training, which replace the values of the files. The keys are `state` (the
+            trainer state), `arguments`, `environment` and `callbacks` (as in `RunData`).
 
     Raises:
-        ArgumentError: if there is no such folder, or it has nothing of a run.
+        ArgumentError: if the folder does not exist, or if it has no data of a run.
     """
     path, live = Path(folder), dict(live or {})
     if not path.is_dir():
@@ -135,10 +135,9 @@ def _status(folder: Path, run: RunData) -> dict[str, Any]:
 
 
 def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -> dict[str, Any]:
-    """Read the trainer state: of the newest readable checkpoint, or of the output folder.
+    """Read the trainer state of the newest readable checkpoint, and the trainer state in the output folder.
 
-    If both exist, return the state with more steps; if neither exists, {}. The names of the files that were read, and
-    problems, are added to `run`.
+    Return the state with more steps; {} if there is no state. Add the names of the read files, and problems, to `run`.
     """
     found: dict[str, Any] = {}
     for checkpoint in newest_first(checkpoints):
@@ -170,7 +169,10 @@ def _recorded(folder: Path, run: RunData) -> Recorded:
 
 
 def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
-    """Read the rows of `metrics.jsonl`; [] without the file. `train/loss` becomes `loss`, as in the log history."""
+    """Read the rows of `metrics.jsonl`; [] without the file.
+
+    The names change to the names of the log history: `train/loss` becomes `loss`.
+    """
     try:
         lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -300,7 +302,11 @@ def _fill_decisions(run: RunData, state: Mapping[str, Any], recorded: Recorded) 
 
 
 def stage_names(plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return a handler order (event -> callback -> stage) with the names of the stages instead of their numbers."""
+    """Return a handler order with names of stages in place of numbers.
+
+    Args:
+        plan: event -> callback -> number of the stage.
+    """
     return {
         str(event): {str(owner): _stage_name(stage) for owner, stage in handlers.items()}
         for event, handlers in plan.items()
@@ -339,7 +345,7 @@ def _has(value: Any, kinds: Mapping[str, Any]) -> bool:
 
 
 def differing(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of the arguments that differ between runs, except the output folder and the run name."""
+    """Return the names of the arguments that differ between runs. `output_dir` and `run_name` are left out."""
     known = [run.arguments for run in runs if run.arguments]
     names = dict.fromkeys(name for arguments in known for name in arguments)
     written = {name: {json.dumps(each.get(name), sort_keys=True, default=str) for each in known} for name in names}

@@ -1,4 +1,4 @@
-"""Curves: the logged values of a run, reduced to a number of points that a page can hold."""
+"""Curves: the logged values of a run, and the choice of the points that a page draws."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ AXES = ("step", "seconds", "samples")
 
 @dataclass
 class Curve:
-    """The values of one name over a run."""
+    """The values of one name, such as `loss`, over the steps of a run."""
 
     steps: list[int] = field(default_factory=list)
     """The step of each value."""
     seconds: list[float | None] = field(default_factory=list)
-    """The time of each value in seconds of training; None if it is not known."""
+    """The training time at each value, in seconds; None for a time that is not known."""
     values: list[float] = field(default_factory=list)
     """The values. They may be NaN or infinite."""
 
     def add(self, step: int, seconds: float | None, value: float) -> None:
-        """Append a value."""
+        """Append a value with its step and its training time in seconds. `seconds` is None if the time is not known."""
         self.steps.append(step)
         self.seconds.append(seconds)
         self.values.append(value)
@@ -35,7 +35,7 @@ class Curve:
         return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
 
     def reduced(self, most: int) -> Curve:
-        """Return the curve with only the points that `kept` chooses: about `most`, at most `most + 3`."""
+        """Return the curve with only the points that the function `kept` chooses: about `most`."""
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
@@ -48,8 +48,9 @@ class Curve:
 def kept(values: Sequence[float], most: int) -> list[int]:
     """Return the indices of the values to keep, so that a curve has about `most` points.
 
-    With at most `most` values, all are kept. Otherwise, each of `most // 2` parts of equal length keeps its minimum and
-    its maximum. The first value, the last value and the first value that is not finite are kept too.
+    A curve with at most `most` values keeps all of them. A longer curve is divided into `most // 2` parts of equal
+    length. Each part keeps its minimum and its maximum; a part without finite values keeps its first value. The curve
+    also keeps its first value, its last value and its first value that is not finite.
     """
     count = len(values)
     if count <= most:
@@ -73,7 +74,9 @@ def first_broken(values: Sequence[float]) -> int | None:
 
 
 def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None]:
-    """Return a function from a step to its seconds. It is linear between known steps, and returns None outside of them.
+    """Return a function that returns the seconds of a step.
+
+    Between two known steps, the function interpolates. Before the first and after the last known step, it returns None.
 
     Args:
         known: pairs of step and seconds.
@@ -94,10 +97,10 @@ def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None
 
 
 def curves_of(rows: Iterable[dict[str, Any]], clock: Callable[[int], float | None]) -> dict[str, Curve]:
-    """Return the curves of logged rows, by name.
+    """Return one curve for each logged name with numbers, by name.
 
     Args:
-        rows: the rows, each with its `step`. A row may have its `seconds`.
+        rows: the logged rows. Each row has a `step`, and may have `seconds`.
         clock: a function that returns the seconds of a step, for rows without `seconds`.
     """
     curves: dict[str, Curve] = {}

@@ -1,4 +1,4 @@
-"""The curves of a report as one PNG, for papers. It needs matplotlib."""
+"""The curves of a report as one PNG file, for papers. This needs matplotlib."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .page import charts_of, unique_names
 
 
 def write_png(runs: Sequence[RunData], path: Path) -> None:
-    """Write the curves of runs over steps to a PNG file of 200 dots per inch.
+    """Write the curves of runs over steps to the PNG file `path`, with 200 dots per inch.
 
     Raises:
         MissingExtra: if matplotlib is not installed.
-        ArgumentError: if the runs have no curve.
+        ArgumentError: if no run has a curve with at least two points.
     """
     try:
         canvas: Any = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""The report as one HTML file, which loads no other file."""
+"""The report as one HTML file. The page loads no other file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .tables import Html, Number, table
 _FIRST = ("loss", "eval_loss")
 _LAST = ("learning_rate", "grad_norm")
 _NOT_DRAWN = ("_runtime", "_per_second", "total_flos", "train_loss")
-"""Endings of names that have no curve."""
+"""Endings of logged names for which a report draws no curve."""
 
 Lines = list[tuple[int, Curve, Curve]]
-"""For each run: the number of the run, the whole curve, and the curve that is drawn."""
+"""For each run of a chart: the index of the run, the whole curve, and the reduced curve that is drawn."""
 
 
 def render(runs: Sequence[RunData], title: str | None = None) -> str:
@@ -31,7 +31,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
 
     Args:
         runs: the runs, in the order in which they are shown.
-        title: the title. Default: the names of the runs.
+        title: the title of the page. Default: the names of the runs.
     """
     names = unique_names(runs)
     title = title or (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
@@ -70,7 +70,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
 
 
 def unique_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs. If several runs have the same name, each gets its folder in parentheses."""
+    """Return the names of runs. If several runs have the same name, each name is followed by the folder of its run."""
     names = [run.name for run in runs]
     return [f"{run.name} ({run.folder})" if names.count(run.name) > 1 else run.name for run in runs]
 
@@ -90,7 +90,10 @@ def _summary(runs: Sequence[RunData]) -> str:
 
 
 def charts_of(runs: Sequence[RunData]) -> dict[str, Lines]:
-    """Return the curves to draw, by title. They show the logged values, and recorded values of every step."""
+    """Return the curves to draw, by title: the logged values, and the recorded values of every step.
+
+    A chart without a curve of at least two points is left out.
+    """
     most = points_of_a_curve(runs)
     logged = dict.fromkeys(name for run in runs for name in run.curves if not name.endswith(_NOT_DRAWN))
     middle = [name for name in logged if name not in (*_FIRST, *_LAST)]

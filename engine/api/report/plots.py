@@ -8,14 +8,17 @@ from html import escape
 
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 18, 12, 30
-"""The margins around the area of a plot. `report.js` uses the same margins. Long texts of ticks need a wider `LEFT`."""
+"""The margins around the area of a plot, in SVG units. `report.js` uses the same margins.
+
+`left_margin` returns a wider left margin for long texts of ticks.
+"""
 COLOURS = 8
-"""The number of colours of `report.css`. The lines of further runs repeat the colours with another dash."""
+"""The number of colours in `report.css`. With more runs, the colours repeat, and the lines have another dash."""
 DASHES = ("", "6 3", "2 3")
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return round numbers between two limits, about `count` of them."""
+    """Return about `count` round numbers between two limits, for the ticks of an axis; `[low]` for equal limits."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
@@ -42,7 +45,7 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Return the texts of ticks. They have 3 significant digits, or more if two texts would be equal."""
+    """Return the texts of ticks, with 3 significant digits. If two texts would be equal, all texts have more digits."""
     found: list[str] = []
     for digits in range(3, 13):
         found = [short(value, digits) for value in values]
@@ -57,9 +60,9 @@ def left_margin(texts: Sequence[str]) -> int:
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of an axis that shows the values: the lowest and the highest value.
+    """Return the limits of an axis for some finite values: the lowest and the highest value.
 
-    Equal limits are moved apart. Without values, the limits are 0 and 1.
+    If these two are equal, the limits are moved apart. Without values, the limits are 0 and 1.
     """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
@@ -69,7 +72,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def line_style(index: int) -> str:
-    """Return the SVG attributes of the line of a run."""
+    """Return the SVG attributes of the line of a run: colour and dash. `index` is the index of the run, from 0."""
     dash = DASHES[index // COLOURS % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
@@ -80,8 +83,9 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
     Args:
         title: the title of the plot, for screen readers.
         description: the content of the plot, in one sentence.
-        lines: for each line, the number of its run, and its points. A line has a gap at a value that is not finite.
-        ident: a prefix for the ids of title and description.
+        lines: for each line, the index of its run and its points (step, value). A line has a gap at a value that is not
+            finite.
+        ident: the prefix of the HTML ids of title and description.
     """
     points = [point for _, line in lines for point in line if math.isfinite(point[1])]
     low, high = limits([y for _, y in points])
@@ -116,7 +120,13 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
 
 
 def path(line: Sequence[tuple[float, float]], x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
-    """Return the SVG path of a line. It has a gap where a value is not finite; a single point is a dot."""
+    """Return the SVG path of a line. The path has a gap where a value is not finite. A single point becomes a dot.
+
+    Args:
+        line: the points (step, value).
+        x_of: a function from a step to its horizontal position.
+        y_of: a function from a value to its vertical position.
+    """
     text, pen = "", False
     for index, (x, y) in enumerate(line):
         if not math.isfinite(y):

@@ -18,15 +18,15 @@ class Recorded:
     """The contents of a recording that a report shows."""
 
     heads: list[dict[str, Any]] = field(default_factory=list)
-    """The first line of each session."""
+    """The first record of each session, with arguments, handlers and environment."""
     logs: list[dict[str, Any]] = field(default_factory=list)
-    """The logged rows, each with `step` and `seconds`."""
+    """The logged rows. Each row also has its `step`, and its training time as `seconds`."""
     decisions: list[Row] = field(default_factory=list)
-    """Evaluations, saves, deletions and the stop."""
+    """One row for each evaluation, save, deletion, load of the best model, and stop."""
     steps: dict[str, Curve] = field(default_factory=dict)
-    """The values of each step: loss, gradient norm, learning rate."""
+    """The values of every step, by name: `loss`, `grad_norm` and `learning_rate`."""
     error: str = ""
-    """The error that ended the run; empty if there is none."""
+    """The error that ended the last session; empty if there is none."""
 
 
 def read_recorded(path: Path) -> Recorded:
@@ -36,6 +36,7 @@ def read_recorded(path: Path) -> Recorded:
 
     Raises:
         OSError: if the file cannot be read.
+        KeyError, TypeError, AttributeError: if a record has an unexpected form.
     """
     found, records = Recorded(), []
     before = last = 0.0

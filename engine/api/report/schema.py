@@ -1,4 +1,4 @@
-"""The data of a report. `trainbus report --json` prints it, and the page shows it."""
+"""The data of a report as plain values, which `trainbus report --json` prints."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from .collect import RunData, differing
 from .curves import Curve
 
 VERSION = 1
-"""The version of the format."""
+"""The version of the format of `report_data`."""
 POINTS = 12_000
-"""The largest number of points of all curves of a report together, about."""
+"""The approximate limit for the points of a report, all curves together."""
 FEWEST, MOST = 40, 600
 """The least and the largest number of points of one curve."""
 
 
 def points_of_a_curve(runs: Sequence[RunData]) -> int:
-    """Return the number of points per curve. It is lower for many runs, so that the report stays small."""
+    """Return the number of points per curve. The number is lower for many curves, so that the report stays small."""
     curves = sum(len(run.curves) + len(run.steps) for run in runs)
     return min(MOST, max(FEWEST, POINTS // max(1, curves)))
 
 
 def report_data(runs: Sequence[RunData]) -> dict[str, Any]:
-    """Return the data of a report. Numbers that are not finite are the strings `NaN`, `Infinity` and `-Infinity`."""
+    """Return the data of a report as plain values.
+
+    Numbers that are not finite become the strings `NaN`, `Infinity` and `-Infinity`.
+    """
     most = points_of_a_curve(runs)
     return {"report": VERSION, "differing": differing(runs), "runs": [_run(run, most) for run in runs]}
 

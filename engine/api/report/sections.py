@@ -14,14 +14,15 @@ from .plots import HEIGHT, WIDTH, line_style, short, ticks
 from .tables import Html, Number, digits, duration, moment, table
 
 MOST_ROWS = 40
-"""The largest number of rows of a table of evaluations, checkpoints or decisions."""
+"""The number of last rows that a table of evaluations, checkpoints, decisions or sessions shows. Of the earlier rows, a
+table shows only the best evaluation and the checkpoints with pins."""
 LANES = ("evaluate", "save", "delete", "load_best", "stop")
 _SPEEDS = ("_runtime", "_per_second")
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table with one row for each run, and a list of the data that is missing."""
+    """Return a table with one row for each run, and a list of missing data."""
     rows = []
     for run, name in zip(runs, names):
         loss = run.curves["loss"].finite if "loss" in run.curves else []
@@ -88,7 +89,7 @@ def _evaluations(run: RunData) -> str:
 
 
 def checkpoints(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of checkpoints for each run, with the reason why each is kept."""
+    """Return a table of checkpoints for each run. The column `pins` says why a checkpoint is kept."""
     return _of_each(runs, names, _checkpoints)
 
 
@@ -109,7 +110,7 @@ def _checkpoints(run: RunData) -> str:
 
 
 def decisions(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a timeline of the evaluations, saves, deletions and stop of each run, and a table of the last ones."""
+    """Return for each run a timeline of all decisions, such as evaluations and saves, and a table of the last ones."""
     return _of_each(runs, names, _decisions)
 
 
@@ -156,7 +157,7 @@ def _timeline(run: RunData) -> str:
 
 
 def costs(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return the time by part and by callback of each run that recorded its costs."""
+    """Return the time by part and by callback, for each run that recorded its costs."""
     return _of_each(runs, names, _costs)
 
 
@@ -193,7 +194,7 @@ def _costs(run: RunData) -> str:
 
 
 def goodput(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return the goodput of each run: the time by part of each session, and of all sessions together."""
+    """Return the goodput of each run, with a table of the time by part: each session, and all sessions together."""
     return _of_each(runs, names, _goodput)
 
 
@@ -226,9 +227,10 @@ def _goodput(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return a table of the arguments in a block that is closed at first.
+    """Return a table of the arguments, in a block that the reader opens.
 
-    With several runs, a table of the arguments that differ comes first, and only the others are in the closed block.
+    With several runs, the section begins with a table of the arguments that differ. The block then has only the equal
+    arguments.
 
     Args:
         runs: the runs.
@@ -262,7 +264,7 @@ def _written(value: Any) -> str:
 
 
 def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return host, device and versions of each run, and the files that the report read."""
+    """Return a table with host, device and versions of each run, and with the files that the report read."""
     keys = dict.fromkeys(key for run in runs for key in run.environment)
     rows: list[tuple[Any, ...]] = []
     for key in keys:
@@ -273,7 +275,7 @@ def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def callbacks(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table for each run: the callbacks that handle each event, in the order of calls."""
+    """Return a table for each run: the callbacks with a handler of each event, in the order of calls."""
     return _of_each(runs, names, _callbacks)
 
 
@@ -290,7 +292,13 @@ def _callbacks(run: RunData) -> str:
 
 
 def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[RunData], str]) -> str:
-    """Return the section of each run that has one. For several runs, the reader can close each section."""
+    """Return the HTML of `section` for each run that has data for it. With several runs, each run has a block to open.
+
+    Args:
+        runs: the runs.
+        names: the names of the runs.
+        section: a function that returns the HTML for one run; an empty text if the run has no data.
+    """
     found = [(index, name, text) for index, (run, name) in enumerate(zip(runs, names)) if (text := section(run))]
     if len(runs) == 1:
         return "".join(text for _, _, text in found)
@@ -303,7 +311,7 @@ def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[R
 
 
 def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Return the last `MOST_ROWS` rows, and before them the earlier rows for which `stays` is True."""
+    """Return the earlier rows for which `stays` returns True, followed by the last `MOST_ROWS` rows."""
     early = [each for each in rows[:-MOST_ROWS] if stays(each)]
     return early + rows[-MOST_ROWS:]
 

@@ -1,4 +1,4 @@
-"""Tables and numbers of the page, as HTML text. Every value is escaped here."""
+"""Tables and numbers of the page, as HTML text. The functions escape every value that is not `Html`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Html:
-    """Text that is HTML already."""
+    """Text that is already HTML, so that a table does not escape it."""
 
     text: str
     """The text."""
@@ -25,13 +25,13 @@ class Number:
     value: Any
     """The number, or None for an empty cell."""
     text: str = ""
-    """How the number is shown. Default: five significant digits."""
+    """The text of the cell. Default: the number as `digits` formats it."""
 
 
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], marked: Iterable[int] = (), numbers: int = -1
 ) -> str:
-    """Return a table in a box that scrolls sideways. The first cell of a row is its header.
+    """Return a table in a box that scrolls sideways. The first cell of each row is the header of the row.
 
     Args:
         caption: the caption of the table.
@@ -77,7 +77,10 @@ def _class(name: str) -> str:
 
 
 def digits(value: Any) -> str:
-    """Return a number as text with five significant digits; a whole number with commas. Other values become text."""
+    """Return a number as text: an integer with commas, any other number with five significant digits.
+
+    A float of 10,000 or more without decimals counts as an integer. A value that is not a number becomes its `str`.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) >= 1e4):
@@ -86,7 +89,7 @@ def digits(value: Any) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration such as `1.5 s`, `12 min 5 s` or `3 h 20 min`; a dash if it is not known."""
+    """Return a duration such as `1.5 s`, `12 min 5 s` or `3 h 20 min`; a dash for None."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -98,7 +101,11 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Return a time, given in seconds since 1970, as text in UTC: `2026-01-31 10:20`; a dash if it is not known."""
+    """Return a time as text in UTC, such as `2026-01-31 10:20`; a dash if the time is not known.
+
+    Args:
+        seconds: the time in seconds since 1970; None or 0 if it is not known.
+    """
     if not seconds:
         return "-"
     try:
