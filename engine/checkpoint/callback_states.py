@@ -1,7 +1,7 @@
 """The states of callbacks: collected for a checkpoint and restored on resume.
 
-The *owner* of a state is the callback that saved it. If a checkpoint has the state of a callback that is not attached,
-later checkpoints keep this state.
+The *owner* of a state is the callback that saved the state. If a checkpoint has the state of a callback that is not
+attached, later checkpoints have this state too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ResumeReport:
-    """Which callback states a resume restored, and which it did not. `str(report)` is one line."""
+    """Which callback states a resume restored, and which states it did not restore. `str(report)` is one line."""
 
     restored: list[str] = field(default_factory=list)
-    """The ids of callbacks that received their state."""
+    """The ids of callbacks that received a state of the present version."""
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The callbacks that received a state of an earlier version: id -> (version of the state, version of the class)."""
     orphaned: list[str] = field(default_factory=list)
     """The ids of saved states that no attached callback received.
 
-    Later checkpoints keep these states if no other callback has the id.
+    Later checkpoints keep each of these states if no attached callback has its id.
     """
     new: list[str] = field(default_factory=list)
-    """The ids of callbacks that have a state, but none in the checkpoint. They start at the resumed step."""
+    """The ids of callbacks with a state that received none from the checkpoint. They start at the resumed step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -54,7 +54,7 @@ class ResumeReport:
 
 
 class CallbackStates:
-    """The states of the attached callbacks, and of callbacks that were attached only in an earlier session."""
+    """The states of the attached callbacks, and of callbacks that only an earlier session of the run attached."""
 
     def __init__(self, bus: EventBus) -> None:
         """Create an object for the states of the callbacks that are attached to `bus`."""
@@ -62,10 +62,10 @@ class CallbackStates:
         self._carried: dict[str, Any] = {}
         self._carried_owners: dict[str, Any] = {}
         self.report = ResumeReport()
-        """The result of the last resume for the states."""
+        """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Collect states of attached callbacks by id, and states of an earlier session that no callback received."""
+        """Return the states for a checkpoint by id, including states of the last resume that no callback received."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -78,7 +78,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the callback that saved each state of `collect`, by id."""
+        """Return class, settings and state version of the owner of each state in the result of `collect`, by id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -95,11 +95,11 @@ class CallbackStates:
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Load each state into its callback. States without an attached callback are kept for the next checkpoint.
+        """Load each state into its callback. `collect` later returns the states that have no attached callback.
 
         Args:
             states: the states by id.
-            owners: what `owners()` returned when the states were saved; None to match the states by their ids only.
+            owners: the result of the method `owners` at the save; None to match the states by their ids only.
 
         Raises:
             CheckpointError: if a later version of the callback's class saved the state, or if `migrate` fails.
@@ -150,7 +150,7 @@ class CallbackStates:
 
         Args:
             states: the states of a checkpoint by id.
-            owners: the result of the method `owners` when the states were saved.
+            owners: the result of the method `owners` at the save.
         """
         attached = {
             owner_id: callback
@@ -165,17 +165,17 @@ class CallbackStates:
             _load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the run would continue from other weights than the trained ones.
+        """Raise an error if the run would continue from other weights than the trained weights.
 
         A callback such as EMA saves its own weights in the model file, and the trained weights in its state.
 
         Args:
-            owners: the result of the method `owners` when the checkpoint was saved.
+            owners: the result of the method `owners` at the save.
             path: the checkpoint.
-            restores: whether the states will be restored.
+            restores: whether the run will restore the callback states.
 
         Raises:
-            CheckpointError: if such a callback wrote the model file, and no callback restores the trained weights.
+            CheckpointError: if the model file has the weights of a callback, and no callback restores the trained ones.
         """
         attached = {type(callback).__name__ for callback in self._bus.subscribers.values()}
         for owner_id, owner in owners.items():
@@ -188,7 +188,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return why no callback restores the trained weights that the callback `owner` saved, and the remedy."""
+        """Return the reason why no callback restores the trained weights that `owner` saved, and the remedy."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -206,9 +206,9 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
 
     Args:
         callback: the callback.
-        attributes: the attributes of the callback when it was attached. Default: its current attributes.
-        saved: whether the identity is saved with a state. True leaves out attributes that changed since the callback
-            was attached, because these attributes are state and not settings.
+        attributes: the attributes that the callback had when it was attached. Default: its current attributes.
+        saved: whether a checkpoint saves the identity with a state. If True, attributes that changed since the callback
+            was attached are left out, because these attributes are state and not settings.
     """
     began = attributes if saved else None
     settings = _settings(callback, began) if is_dataclass(callback) else _attributes(callback, attributes, saved)
@@ -225,12 +225,13 @@ def matched(
 ) -> dict[str, str]:
     """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    The ids of two callbacks of one class depend on their order in the list. So equal class and settings are
-    matched first, then an equal class. Of several matches, an equal id wins. A state without a match is left out.
+    Two callbacks of one class have ids that depend on their order in the list. So a callback with equal class and
+    settings matches first, then a callback with equal class. If several callbacks match, an equal id decides. A state
+    without a match is left out.
 
     Args:
         states: the ids of the saved states.
-        saved: class and settings of the callbacks that saved them, by id. A state without these is matched by id only.
+        saved: class and settings of the owners of the states, by id. A state without an entry is matched by id only.
         attached: class and settings of the attached callbacks, by id.
     """
 
@@ -254,7 +255,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass callback, without `id` and without fields that differ from `attributes`."""
+    """Return the fields of a dataclass callback. `id`, and fields with another value in `attributes`, are left out."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -264,8 +265,8 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
     """Return the settings of a callback that is not a dataclass. The arguments are the same as for `owner_of`.
 
-    Settings are the attributes with the names of constructor arguments, or all public attributes if none has such a
-    name. Only numbers, strings and None count, because a comparison of other values can fail.
+    Settings are the attributes with the names of constructor arguments. If there are none, all public attributes are
+    settings. Only numbers, strings and None count, because a comparison of other values can fail.
     """
     now = getattr(callback, "__dict__", {})
     public = {
@@ -280,7 +281,7 @@ def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool
 
 
 _OF_ALL = ("id", "on_error", "budget", "over_budget")
-"""Attributes that say how a callback is called. They do not tell two callbacks apart."""
+"""Attributes that control how the bus calls a callback. They do not count as settings."""
 
 
 def _is_plain(value: Any) -> bool:
@@ -292,7 +293,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def settings_fit(saved: Any, now: Any) -> bool:
-    """Return whether a saved and a current value are equal. In dicts, only names that both dicts have are compared."""
+    """Return whether a saved value equals the current value. In dicts, only the keys that both have are compared."""
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         return all(saved[name] == now[name] for name in saved.keys() & now.keys())
     return bool(saved == now)
@@ -307,7 +308,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
-    """Warn about callbacks of equal class and settings: only their order decides which state each of them receives."""
+    """Warn about callbacks of equal class and settings, because only their order decides which state each receives."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
         if owner_id.partition("-")[0] == owner["class"]:  # an id that the user chose tells it apart
@@ -348,9 +349,9 @@ def _migrates(callback: Any) -> bool:
 
 
 def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
-    """Convert a state of an earlier version with the `migrate` of its callback, and return it.
+    """Return a state of an earlier version, converted by the method `migrate` of its callback.
 
-    If the callback has no `migrate`, the state is returned unchanged.
+    If the callback has no method `migrate`, the state is returned unchanged.
 
     Raises:
         CheckpointError: if `migrate` fails, or does not return a dict.

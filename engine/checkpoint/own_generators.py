@@ -1,4 +1,4 @@
-"""The states of random generators that datasets, collators and samplers hold."""
+"""The states of the random generators in datasets, collators and samplers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from .format.codec import encode
 logger = logging.getLogger(__name__)
 
 _DEPTH = 5
-"""The depth of the search. It reaches a generator of one transform, of the transforms, of the dataset, of a subset."""
+"""The most attributes from an object to its generator: `dataset.transform.transforms.0.generator` has three."""
 _ITEMS = 64
-"""The most items of a list or dict that is searched. Longer ones usually hold samples."""
+"""The most items of a list or dict that is searched. Longer lists and dicts usually hold samples."""
 _VISITS = 2000
 """The search ends after this number of objects."""
 _LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
-"""The globals of the functions of these packages are not searched."""
+"""Packages that are searched less: not the globals of their functions, and not the class attributes."""
 _WRAPPERS, _WRAPPED = "trainbus.engine.data.", frozenset({"collator", "rows", "sampler"})
-"""The modules of trainbus's wrappers of datasets, collators and samplers, and the attributes that hold the wrapped
-object."""
+"""The modules of the classes in trainbus that wrap a dataset, collator or sampler. And the attributes of these classes
+that hold the wrapped object."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
 class OwnGenerators:
-    """The random generators that a search of objects finds: in attributes, in closures, or in short lists and dicts.
+    """The random generators that objects hold: in attributes, in closures, or in short lists and dicts.
 
     The global generators of python, numpy and torch are not included.
     """
@@ -47,20 +47,20 @@ class OwnGenerators:
         self._owners = dict(owners)
         self._warned = False
         self.found: dict[str, Any] = {}
-        """The generators by path, such as `collator.generator`. A shared generator is listed once: by its first path.
+        """The generators by path, such as `collator.generator`. A shared generator has one entry, under its first path.
         """
         self._holders: dict[str, Any] = {}
         self.find()
 
     def find(self) -> None:
-        """Search the objects again, because a collator may create its generator with its first batch."""
+        """Search the objects again. For example, a collator may create its generator with its first batch."""
         search = _Search()
         for name, owner in self._owners.items():
             search.visit(name, owner, _DEPTH)
         self.found, self._holders = search.found, search.holders
 
     def warn_of_unsaved(self) -> None:
-        """Warn once of generators whose states cannot be saved."""
+        """Warn once about generators with a state that a checkpoint cannot save."""
         unsaved = (
             [] if self._warned else [path for path, each in self.found.items() if _saved_state(path, each) is None]
         )
@@ -81,8 +81,8 @@ class OwnGenerators:
         """Restore the states that `read` returned. Create generators that do not exist yet.
 
         Returns:
-            The paths of states that are not restored, such as `collator.generator`. The object with this path is not a
-            generator of the saved kind, or a new generator cannot be created there.
+            The paths of the states that are not restored, such as `collator.generator`. At such a path, there is no
+            generator of the saved kind, and a new generator cannot be created.
         """
         if states.keys() - self.found.keys():
             self.find()  # batches that were read meanwhile may have created them
@@ -111,17 +111,17 @@ class OwnGenerators:
 
 
 class _Search:
-    """One search for generators."""
+    """One search for random generators in objects."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
         self.holders: dict[str, Any] = {}
-        """The objects that have attributes, by path."""
+        """The visited objects with attributes, by path."""
         self._seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
         self._visited: list[Any] = []  # keeps the objects alive, so that each id stays the id of one object
 
     def visit(self, path: str, value: Any, depth: int) -> None:
-        """Search an object and, up to a depth, the objects in it."""
+        """Search an object, and the objects in it. `depth` is the number of attributes that the search may follow."""
         if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
             return
         if isinstance(value, (type, ModuleType, torch.Tensor, np.ndarray, nn.Module)) or len(self._visited) > _VISITS:
@@ -158,7 +158,7 @@ class _Search:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the attributes of an object, and of the random generators in its class."""
+    """Yield name and value of each attribute of an object, and of each random generator among its class attributes."""
     yield from [*getattr(value, "__dict__", {}).items()]
     for cls in type(value).__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES or cls is object:
@@ -172,8 +172,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the objects in the closure and in the defaults of a function, with their names.
 
-    If the function is not from a library such as torch, also yield the global objects that it uses. For a library
-    function that has no closure, yield nothing.
+    Also yield the global objects that the function uses, if it is not from a library such as torch. For a library
+    function without a closure, yield nothing.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return
@@ -192,10 +192,10 @@ def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 def _saved_state(path: str, generator: Any) -> dict[str, Any] | None:
     """Return the state of a random generator in a form that a checkpoint can save.
 
-    Return None if a checkpoint cannot save it, as for `random.SystemRandom`.
+    Return None if a checkpoint cannot save the state, as for `random.SystemRandom`.
 
     Args:
-        path: where the generator was found, such as `train_dataset.generator`.
+        path: the path of the generator, such as `dataset.generator`.
         generator: the generator.
     """
     if isinstance(generator, torch.Generator):
@@ -222,7 +222,7 @@ def _can_be_encoded(state: dict[str, Any], path: str) -> bool:
 
 
 def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
-    """Load a saved state into a generator. Return False if it is the state of another kind of generator."""
+    """Load a saved state into a generator. Return False if the state is of another kind of generator."""
     kind, state = saved["kind"], saved["state"]
     try:
         if kind == "torch" and isinstance(generator, torch.Generator):
@@ -241,7 +241,7 @@ def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
 
 
 def _new(saved: Mapping[str, Any]) -> Any:
-    """Return a new generator of the kind of a saved state."""
+    """Return a new generator of the same kind as in a saved state. Its own state is not the saved state yet."""
     kind = saved["kind"]
     if kind == "torch":
         return torch.Generator(saved["device"])

@@ -1,8 +1,10 @@
-"""Requests to stop that a checkpoint holds, because the run had not stopped yet when it saved the checkpoint.
+"""Stop requests in a checkpoint, for a run that saves the checkpoint after the request and before the stop.
 
-A callback that decides from its state, such as early stopping, has made its decision when it requests a stop. Its state
-in the checkpoint contains this decision, so a resumed run repeats the request. Other requests end only a session: a
-signal, a time limit, `trainbus tell`, or a function or callback without a state.
+A callback such as early stopping decides from its state. The state in the checkpoint contains the decision to stop, so
+a resumed run repeats the request of this callback.
+
+Other stop requests end only a session, and a resumed run does not repeat them: a signal, a time limit, `trainbus tell`,
+or a function or callback without a state.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class SteeredRun(Protocol):
-    """The attributes of a run that these functions read."""
+    """The attributes of a run that the functions of this module read. `Run` implements this protocol."""
 
     @property
     def bus(self) -> EventBus:
@@ -30,7 +32,7 @@ class SteeredRun(Protocol):
 
     @property
     def control(self) -> TrainerControl:
-        """The control, with the requests."""
+        """The control, with the requests of the callbacks."""
 
 
 def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
@@ -49,13 +51,13 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
 def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
     """Repeat the requests of `pending_stops` in a resumed run.
 
-    A request is not repeated if its callback is not attached or has other settings, or if the resumed run has another
-    length. In these cases, the user wants to continue the training.
+    The function does not repeat a request in three cases: its callback is not attached, its callback has other
+    settings, or the resumed run has another length. In these cases, the user wants to continue the training.
 
     Args:
         run: the resumed run.
         stops: the result of `pending_stops` when the checkpoint was saved.
-        owners: class and settings of the callbacks at that time, by id.
+        owners: class and settings of the callbacks at the save, by id.
         same_length: whether the resumed run has as many steps as the saved run.
     """
     known = {author: owners[author] for author in stops if author in owners}
@@ -77,7 +79,7 @@ def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str
 
 
 def _decides(callback: Any) -> bool:
-    """Return whether a stop request of this callback ends the run; False if it ends only the session."""
+    """Return whether a stop request of this callback ends the run. If False, the request ends only the session."""
     if is_rank_local(callback):  # a decision from a clock, a signal or a file
         return False
     return callback is not None and not (isinstance(callback, Callback) and callback.has(Capability.INTERRUPTS))

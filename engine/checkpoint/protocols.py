@@ -1,7 +1,4 @@
-"""The parts of a run that checkpoints read and write, as protocols. `engine.run.Run` has these parts.
-
-Because of the protocols, no module of this folder imports `engine.run`.
-"""
+"""The parts of a run that checkpoints read and set, as protocols. So no module of this folder imports `engine.run`."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ from ..distributed.ranks import Ranks
 from ..seams import Seams
 
 STATE_WRITERS = ("_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state")
-"""The methods of the Trainer that add files to a checkpoint, if a subclass overrides them."""
+"""The Trainer methods that a subclass may override to add files to a checkpoint. Their defaults write nothing."""
 
 
 class ModelWriter(Protocol):
-    """Writes the model of a run."""
+    """Writes the model of a run. `TrainerServices` implements this protocol."""
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, into a folder."""
@@ -36,47 +33,47 @@ class ModelWriter(Protocol):
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
         """Call `work`. If a subclass of the Trainer overrides the method named `moment`, call the override instead.
 
-        The override receives `arguments`. It can do the default work through `super()`.
+        The override receives `arguments`. If the override calls `super()`, `work` runs.
         """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Copy each weight with `copy(name, weight)`. Return a function that writes the copies into a folder later.
+        """Copy each weight with `copy(name, weight)`. Return a function that later writes the copies into a folder.
 
-        Return None if the model cannot be written later.
+        Return None if the run can only write the current weights of the model.
         """
 
 
 class StatefulLosses(Protocol):
-    """The loss sums of a run."""
+    """The sums of the training losses, for logs and the summary. `Losses` implements this protocol."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums."""
+        """Return the loss sums as a dict for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the sums."""
+        """Restore the loss sums from the result of `state_dict`; an empty dict changes nothing."""
 
 
 class RestorableCallbacks(Protocol):
-    """The callbacks of a run."""
+    """The states of the callbacks of a run. `CallbackStates` implements this protocol."""
 
     def exported(self) -> dict[str, Any]:
         """Return the states of attached callbacks that have transformers' ExportableState interface, by class name."""
 
     def owners(self) -> dict[str, Any]:
-        """Return which callback each state belongs to, by id."""
+        """Return class, settings and state version of the callback that saved each state, by id."""
 
     def forget_carried(self) -> None:
         """Drop the states that the last resume loaded and that no callback received."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Give each callback its state."""
+        """Load each state into its callback."""
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the run would continue from other weights than the trained ones."""
+        """Raise a CheckpointError if the run would continue from other weights than the trained weights."""
 
 
 class SavingRanks(Protocol):
-    """The ranks that write a checkpoint together."""
+    """The ranks that write a checkpoint together. `Ranks` and `ThreadGroup` implement this protocol."""
 
     @property
     def rank(self) -> int:
@@ -91,7 +88,7 @@ class SavingRanks(Protocol):
 
 
 class SavableRun(Protocol):
-    """The attributes of a run that saving reads."""
+    """The attributes of a run that a save reads. `engine.run.Run` implements this protocol."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:
@@ -111,23 +108,23 @@ class SavableRun(Protocol):
 
     @property
     def run_id(self) -> str:
-        """The name of the run."""
+        """The id of the run."""
 
     @property
     def position(self) -> Position | None:
-        """The position of the run in the data."""
+        """The position of the run in the training data; None outside of training."""
 
     @property
     def plan(self) -> RunPlan | None:
-        """The length of the run."""
+        """The length of the run; None outside of training."""
 
     @property
     def grad_norm(self) -> Any:
-        """The gradient norm of the last step."""
+        """The gradient norm of the last step; None if it is unknown."""
 
     @property
     def learning_rate(self) -> float | None:
-        """The learning rate of the last step."""
+        """The learning rate of the last step; None if it is unknown."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -143,7 +140,7 @@ class SavableRun(Protocol):
 
     @property
     def ranks(self) -> Ranks:
-        """The process group."""
+        """This process and the other ranks."""
 
     @property
     def services(self) -> ModelWriter:
@@ -171,7 +168,7 @@ class SavableRun(Protocol):
 
     @property
     def losses(self) -> StatefulLosses:
-        """The loss sums."""
+        """The sums of the training losses, for logs and the summary."""
 
     @property
     def sizes(self) -> Sizes:
@@ -179,20 +176,20 @@ class SavableRun(Protocol):
 
     @property
     def data_seed(self) -> int | None:
-        """The seed of the data order."""
+        """The seed of the data order; None outside of training."""
 
     def rng_states(self) -> dict[str, Any]:
-        """Return the RNG states, including those of generators in dataset, collator and sampler."""
+        """Return the RNG states, including the states of generators in dataset, collator and sampler."""
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
-        """Restore what `rng_states` returned."""
+        """Restore the RNG states that `rng_states` returned."""
 
     def seconds(self) -> float:
-        """Return the seconds spent training."""
+        """Return the training time of the run in seconds, including earlier sessions."""
 
 
 class ResumableRun(SavableRun, Protocol):
-    """The attributes of a run that resuming reads and sets."""
+    """The attributes of a run that a resume reads and sets. `engine.run.Run` implements this protocol."""
 
     run_id: str
 
@@ -201,13 +198,13 @@ class ResumableRun(SavableRun, Protocol):
         """The RNG states that a resumed run restores with its first batch; an empty dict in a fresh run."""
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
-        """Restore these RNG states before the next batch is taken."""
+        """Set `randomness` to the RNG states that the run restores with its first batch; {} for a fresh run."""
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Restore gradient norm and learning rate of the last step."""
+        """Set gradient norm and learning rate of the last step. Keys: `grad_norm` and `learning_rate`."""
 
     def set_checkpoint(self, checkpoint: Any) -> None:
-        """Set `run.checkpoint` to the checkpoint that was restored."""
+        """Set `run.checkpoint` to the record of the checkpoint that the run resumes from."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:
@@ -215,21 +212,22 @@ class ResumableRun(SavableRun, Protocol):
 
     @property
     def train_batch_size(self) -> int:
-        """Samples in a training batch of this rank."""
+        """The number of samples in a training batch of this rank."""
 
     def announce(self, event: str) -> None:
-        """Announce an event."""
+        """Call the handlers of an event."""
 
 
 class ResumableFeed(Protocol):
-    """The methods of the feed of batches that resuming calls."""
+    """The feed of batches, as a resume calls it. `engine.data.feed.Feed` implements this protocol."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
-        """Make the feed start its next epoch at a saved position of the data loader, with the saved RNG states.
+        """Make the next epoch of the feed start at a saved position of the data loader, with the saved RNG states.
 
         Args:
-            place: the position; an empty dict if it is unknown.
+            place: the saved position; an empty dict if it is unknown.
             restore_rng: a function that restores the RNG states. The feed calls it once.
             restore_late: whether the feed calls `restore_rng` after it takes the batches of the first step, as
-                transformers does, and not before. At the start of an epoch, this setting has no effect.
+                transformers does. If False, the feed calls `restore_rng` before. If the run resumes at the start of an
+                epoch, this argument has no effect.
         """

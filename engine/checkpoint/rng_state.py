@@ -25,7 +25,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Restore the RNG states that `random_states` returned."""
+    """Restore the RNG states that `random_states` returned. Without CUDA, ignore the states of CUDA devices."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
@@ -62,28 +62,28 @@ _instance: Any = getattr(random, "_inst", random.Random())
 
 
 class QuickStates:
-    """A reader of RNG states that takes a fraction of the time of `random_states`. It is used before each batch.
+    """A reader of RNG states that is faster than `random_states`. A training reads the states before each batch.
 
     numpy and Python need 15 to 50 microseconds each to return their states. This class compares the memory of a
-    generator with the memory at the last read. It reads the state from the generator only if the memory changed.
+    generator with the memory at the last read. It calls the slow function only if the memory changed.
     """
 
     def __init__(self) -> None:
-        """Find the memory of the generators."""
+        """Find the memory of the global generators of numpy and Python."""
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
         words = 625 if isinstance(self._generator, np.random.MT19937) else 0  # the state, and the index in it
         self._memory = (ctypes.c_uint32 * words).from_address(self._generator.ctypes.state_address)
         self._numpy: Any = None
         self._unchanged: bytes | None = None
-        """The content of the generator's memory for which `_numpy` is the state; None if unknown."""
+        """The memory of numpy's generator at the last read; None if the memory does not have the whole state."""
         self._python_memory = _python_memory()
         self._python: Any = None
         self._python_unchanged: bytes | None = None
-        """The content of the generator's memory for which `_python` is the state. None if unknown, such as after a draw
-        from the normal distribution that kept a second value."""
+        """The memory of Python's generator at the last read. None if the memory does not have the whole state, for
+        example after a draw from the normal distribution that stored a second value."""
 
     def read(self) -> tuple[Any, ...]:
-        """Read the states, including those of initialized CUDA devices. `named` converts them to a dict by name."""
+        """Read the states as a tuple, with the states of all CUDA devices if CUDA is initialized. See `named`."""
         memory = bytes(self._memory)
         if memory != self._unchanged:
             self._numpy = np.random.get_state()
@@ -102,15 +102,15 @@ class QuickStates:
 
     @staticmethod
     def named(states: tuple[Any, ...]) -> dict[str, Any]:
-        """Return states in the form of `random_states`."""
+        """Convert a result of `read` to a dict by name, in the form of `random_states`."""
         return dict(zip(("python", "numpy", "torch", "cuda"), states))
 
 
 def _python_memory() -> ctypes.Array[ctypes.c_uint32]:
     """Return the memory of Python's generator: the index of the next number, and the state.
 
-    CPython keeps both at the end of the object. To detect another memory layout, the function compares the memory with
-    `random.getstate()`. If they differ, it returns an empty array.
+    CPython stores both at the end of the generator object. To detect another memory layout, the function compares the
+    memory with `random.getstate()`. If the memory has another layout, the function returns an empty array.
     """
     unknown = (ctypes.c_uint32 * 0)()
     start = object.__basicsize__

@@ -1,6 +1,6 @@
-"""The storage of a run, which holds its checkpoints.
+"""The storage of a run: where the run writes, lists and deletes its checkpoints.
 
-A preview replaces it with a storage that only remembers checkpoints.
+A training uses `Disk`. A preview uses a storage that writes no files and only lists the checkpoints.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .write.snapshot import Snapshot, take_snapshot
 
 
 class Storage(Protocol):
-    """The interface of a storage for checkpoints. The callback `Checkpoint` calls its methods."""
+    """The interface of a storage for checkpoints. `Disk` implements it. The callback `Checkpoint` calls the methods."""
 
     def check(self, run: Any) -> None:
-        """Raise an error if checkpoints cannot be written."""
+        """Raise a CheckpointError if checkpoints cannot be written."""
 
     def snapshot(
         self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
@@ -34,23 +34,23 @@ class Storage(Protocol):
         """Write a checkpoint. All `ranks` write together. If the write fails, the storage does not change."""
 
     def checkpoints(self, run: Any) -> list[Any]:
-        """Return the good checkpoints of this run, oldest first. Checkpoints of another run are not included."""
+        """Return the undamaged checkpoints of this run, oldest first. Checkpoints of other runs are left out."""
 
     def holds(self, path: str) -> bool:
-        """Return whether a checkpoint exists."""
+        """Return whether the checkpoint with this path exists."""
 
     def deletes(self, run: Any) -> bool:
-        """Return whether this rank deletes checkpoints."""
+        """Return whether this rank deletes checkpoints of the run."""
 
     def remove(self, checkpoint: Any) -> None:
         """Delete a checkpoint."""
 
 
 class Disk:
-    """The output folder of the run."""
+    """The storage that writes checkpoints into the output folder of the run."""
 
     def check(self, run: SavableRun) -> None:
-        """Raise an error if the output folder cannot be written."""
+        """Raise a CheckpointError if this rank writes checkpoints and cannot write into the output folder."""
         if run.args.should_save:
             check_writable(run.args.output_path, leave=not run.ranks.single_process)
 
@@ -65,11 +65,11 @@ class Disk:
         write_checkpoint(run, snapshot, ranks)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:
-        """Return the good checkpoints of this run, oldest first."""
+        """Return the checkpoints of this run with all files in the right sizes, oldest first."""
         return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
 
     def holds(self, path: str) -> bool:
-        """Return whether a folder exists."""
+        """Return whether the folder of a checkpoint exists."""
         return Path(path).is_dir()
 
     def deletes(self, run: SavableRun) -> bool:

@@ -1,6 +1,6 @@
-"""Consensus: all ranks act on the same flags, which the same callbacks raised.
+"""Consensus: all ranks act on the same flags, with the same callbacks as authors.
 
-A callback is *rank-local* if it decides from a value that only one rank knows, such as a clock. It sets `local = True`.
+A *rank-local* callback decides from a value that only one rank knows, such as a clock. It sets `local = True`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .protocols import DistributedRun
 from .ranks import Ranks
 
 Agree: TypeAlias = Callable[[TrainerControl], None]
-"""Makes the ranks agree on the raised flags. Every rank calls it at the same place."""
+"""A function that makes the ranks agree on flags. Every rank calls the function at the same point of a step."""
 Reasons: TypeAlias = dict[Flag, dict[str, str]]
-"""Flag -> id of a callback -> its reason. It holds all requests, or all vetoes."""
+"""Flag -> id of a callback -> reason of the callback. One dict has all requests, another dict has all vetoes."""
 
 DEBUG = "rank_divergence"
-"""The value of `debug` that compares the ranks."""
+"""The value of the argument `debug` with which the ranks compare their flags."""
 
 BEFORE_UPDATE = (
     "on_epoch_begin",
@@ -44,11 +44,15 @@ _REMEDY = (
 
 
 def agreement(run: DistributedRun) -> Agree:
-    """Return the function that makes the ranks agree on flags before they act on them.
+    """Return the function that makes all ranks act on the same flags.
 
-    The function does nothing in a single process. It also does nothing if no callback is rank-local and every failure
-    of a callback ends the run, because all ranks then raise the same flags. With `debug='rank_divergence'`, it always
-    compares the flags of several ranks.
+    In a single process, the function does nothing. On several ranks, it does up to three things, in this order:
+
+    - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
+    - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
+    - If some callback is rank-local, the ranks exchange their flags.
+
+    If none of the three applies, the function does nothing, because all ranks raise the same flags.
     """
     isolation = run.bus.isolation
     isolation.shared = frozenset()
@@ -75,9 +79,9 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree within a step, before the update of the weights.
 
-    The function is `agree` in two cases: the argument `debug` asks for a comparison of the ranks, or a callback may
-    skip the update on some ranks but not on others. Such a callback handles an event before the update, and it is
-    rank-local or may continue after a failure. In all other cases, the function does nothing.
+    The function is `agree` in two cases: with `debug='rank_divergence'`, or if a callback may skip the update on some
+    ranks only. Such a callback handles an event before the update. In addition, it is rank-local, or the run can
+    continue after it fails. In all other cases, the function does nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -85,25 +89,25 @@ def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
 
 
 def agree_single_process(control: TrainerControl) -> None:
-    """Do nothing: a single process has no other rank to agree with."""
+    """Do nothing. The trainer uses this function in a single process, and on ranks that always raise the same flags."""
 
 
 def rank_local_callbacks(bus: EventBus) -> list[str]:
-    """Return the ids of the callbacks whose decisions depend on something that only one rank knows."""
+    """Return the ids of the callbacks with `local = True`, which decide from a value that only one rank knows."""
     return [name for name, callback in bus.subscribers.items() if is_rank_local(callback)]
 
 
 class Consensus:
     """Copies each raised and vetoed flag from one rank to all ranks, with the same callback as author.
 
-    The ranks also exchange which callbacks raised a flag. Two callbacks can request two evaluations with the same flag.
-    If a rank did not know the second request, the other ranks would wait for this rank in the second evaluation.
+    The authors matter, because two callbacks can request two evaluations with the same flag. If a rank did not know the
+    second request, the other ranks would wait for this rank in the second evaluation.
     """
 
     def __init__(self, run: DistributedRun) -> None:
         """Prepare to compare the flags of each callback that has handlers in `run` now.
 
-        The flags of callbacks that are attached later are compared together.
+        Callbacks that are attached later are compared as if they were one callback.
         """
         self._activity = run.activity
         self._ranks = run.ranks
@@ -169,11 +173,11 @@ def _vetoes(control: TrainerControl) -> Reasons:
 def copy_reasons(
     control: TrainerControl, write: Callable[[Flag, str], None], own: Reasons, other: Reasons, rank: int
 ) -> None:
-    """Copy the requests or vetoes that only another rank has. The copies keep their callbacks as authors.
+    """Copy the requests or vetoes that another rank has and this rank lacks. Each copy keeps its callback as author.
 
     Args:
         control: the control to write to.
-        write: the method `request` or `veto` of the control.
+        write: the method `request` or `veto` of the control, to write the copies.
         own: the requests or vetoes of this rank.
         other: the requests or vetoes of the other rank.
         rank: the number of the other rank. The ledger records it.
@@ -192,7 +196,7 @@ def copy_reasons(
 
 
 class Comparison:
-    """Raises an error if a callback writes different flags on the ranks, but is not declared rank-local."""
+    """Raises an error if a callback that is not rank-local writes different flags on the ranks."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
         """Compare the ranks before each call of `agree`."""
@@ -205,7 +209,7 @@ class Comparison:
         """Compare the flag writes since the last call, then call `agree`.
 
         Raises:
-            RankDivergence: on all ranks, for the first difference in a callback that is not declared rank-local.
+            RankDivergence: on all ranks, for the first difference in a callback that is not rank-local.
         """
         local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._compared)

@@ -21,21 +21,25 @@ from ..data.loader import Loader
 from .protocols import DistributedRun, PreparedRun
 
 HandlerOrder: TypeAlias = dict[str, list[str]]
-"""For each event: the ids of the callbacks that handle it, in order."""
+"""Event -> the ids of the callbacks that handle the event, in the order of the calls."""
 Settings: TypeAlias = dict[str, str]
-"""Compared values as text, by the name that errors use."""
+"""Name of a compared value, as errors show the name -> the value as text."""
 
 _MAX_LISTED = 5
-"""How many differences an error lists."""
+"""The most differences that an error lists."""
 _MAX_LENGTH = 80
-"""How many characters of a value an error shows."""
+"""The most characters of a value that an error shows."""
 _MAX_RANKS = 8
-"""How many ranks, or spans of consecutive ranks, an error lists."""
+"""The most ranks, or spans of consecutive ranks, that an error lists."""
 _PACKAGE = __name__.partition(".")[0]
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text: `rank 1`, `ranks 0 and 2`. More than 8 ranks become spans: `ranks 0 to 1022`."""
+    """Return ranks as text for an error, such as `rank 1` or `ranks 0 and 2`.
+
+    More than 8 ranks become spans, such as `ranks 0 to 1022`. From the ninth span on, the text has only the number of
+    the remaining ranks.
+    """
     words = [str(rank) for rank in ranks]
     if len(words) > _MAX_RANKS:
         spans = _spans(ranks)
@@ -79,7 +83,10 @@ def shared_arguments(args: Any) -> Settings:
 
 
 def canonical_text(value: Any) -> str:
-    """Return a value as text that is equal on every rank: without memory addresses, with sorted sets and mappings."""
+    """Return a value as text. Equal values give equal text on every rank.
+
+    The text has no memory addresses. The items of sets and mappings are sorted.
+    """
     if isinstance(value, Enum):
         return canonical_text(value.value)
     if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -95,12 +102,12 @@ def canonical_text(value: Any) -> str:
 
 
 def digest(values: Any) -> str:
-    """Return a short text that is equal for equal values."""
+    """Return the SHA-256 of values that JSON can encode, as text. Equal values give equal texts."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], digests: Sequence[str]) -> None:
-    """Raise an error if the ranks have different arguments, or different callbacks or callback orders.
+    """Raise an error if the ranks have different arguments, plugins, callbacks or callback orders.
 
     Args:
         run: the run. Its ranks exchange their settings only if the digests differ.
@@ -108,8 +115,9 @@ def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], di
         digests: the digest of the settings of each rank, in order of rank.
 
     Raises:
-        RankDivergence: on all ranks, with the arguments, the ranks and their values.
-        SubscriptionError: on all ranks, with the first difference between the callbacks.
+        RankDivergence: on all ranks, if arguments or plugins differ. The message has each difference, the ranks and
+            their values.
+        SubscriptionError: on all ranks, if callbacks or callback orders differ. The message has the first difference.
     """
     if len(set(digests)) == 1:
         return
@@ -150,7 +158,8 @@ def first_handler_difference(orders: list[HandlerOrder]) -> str:
 def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None:
     """Raise an error if lengths, optimizer, schedule, arguments or callbacks differ between ranks.
 
-    Call the function before the first step. The lengths are numbers of samples, batches and steps.
+    The lengths are numbers of samples, batches and steps. Call the function before the first step. In a single process,
+    the function does nothing.
 
     Args:
         run: the run, with its length, loader, optimizer and schedule.
@@ -172,10 +181,12 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 
 
 def training_settings(run: PreparedRun) -> Settings:
-    """Collect the lengths of a training and the options of its optimizer: name -> value as text.
+    """Collect the values of a training that must be equal on all ranks: name -> value as text.
 
-    The lengths are left out for iterable datasets: a stream can have a different length on each rank. Ranks that
-    read streams agree on the end of the epoch when they reach it.
+    These are the lengths of the run, the classes of optimizer and schedule, and the options of the parameter groups.
+
+    For an iterable dataset, the lengths are left out, because a stream can have a different length on each rank. For a
+    loader of the user, the number of samples is left out, because its dataset may be the shard of one rank.
     """
     values: dict[str, Any] = {}
     loader = run.train_dataloader
@@ -197,7 +208,8 @@ def training_settings(run: PreparedRun) -> Settings:
 def compare_lengths(run: DistributedRun, loader: Any) -> None:
     """Raise an error if the ranks have different numbers of samples or batches for an evaluation or prediction.
 
-    The function compares nothing if the dataset is iterable.
+    In a single process and for an iterable dataset, the function does nothing. For a loader of the user, it compares
+    the numbers of batches only.
 
     Args:
         run: the run.

@@ -1,4 +1,4 @@
-"""Failure reports: a text about where a rank failed, with which error, and what happened to the other ranks."""
+"""Failure reports: where a rank failed, with which error, and what happened to the other ranks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class FailureReport:
 def failure_location(error: BaseException, steps: int) -> str:
     """Return where an error came from, such as `backward of step 5` or `an evaluation after step 4`.
 
-    The result is the innermost place: an activity of the engine, or a handler such as `EarlyStopping.on_evaluate`.
+    The text names the innermost activity that is recorded on the error: an activity of the engine, or a handler such as
+    `EarlyStopping.on_evaluate`. If the error has no activity, the text is `its program after step 4`.
 
     Args:
-        error: the error. The functions in `events/activity.py` recorded the activity on it.
-        steps: the completed steps.
+        error: the error. The functions in `events/activity.py` record activities on errors.
+        steps: the number of completed steps.
     """
     activity = activity_of(error)
     if not activity:
@@ -39,9 +40,10 @@ def failure_location(error: BaseException, steps: int) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error as one line, such as `ValueError: no rows`.
+    """Return the type and the message of an error, such as `ValueError: no rows`.
 
-    If the text of the error contains the traceback of a data worker, the result is the error of the worker.
+    If the message contains the traceback of a data worker, return the last line of the message. This line is the error
+    of the worker.
     """
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     return text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
@@ -50,7 +52,7 @@ def error_line(error: BaseException) -> str:
 def describe_failure(
     own: FailureReport, reports: Mapping[int, FailureReport], silent: Mapping[int, bool | None], waited: float | None
 ) -> str:
-    """Return the text of a `RankFailure`: what happened to the other ranks, and where this rank was waiting.
+    """Return the text of a `RankFailure`: what happened to the other ranks, and in which activity this rank waited.
 
     Args:
         own: the report of this rank, which lost its connection to the other ranks.

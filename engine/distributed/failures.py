@@ -1,4 +1,4 @@
-"""Failures of ranks: a failing rank writes a report. Ranks that wait for the failed rank name it in their own errors.
+"""Failures of ranks: a failing rank writes a report. The errors of the ranks that wait for this rank quote the report.
 
 A run without failures writes no report. The ranks exchange reports through the store of the rendezvous, which still
 works when a collective fails.
@@ -30,10 +30,10 @@ from .rendezvous import Store
 logger = logging.getLogger(__name__)
 
 REPORT_TIMEOUT = 2.0
-"""Seconds for which a rank that lost its connection waits for the reports of other ranks."""
+"""Seconds: the time limit for a write to the store, and how long a rank that lost its connection waits for reports."""
 
 _SESSIONS = itertools.count(1)
-"""Counts the sessions, equally on all ranks. Reports of an earlier session have another number."""
+"""Counts the sessions. A session has the same number on all ranks. The keys of its reports contain this number."""
 
 _POLL_INTERVAL = 0.05
 _ADDRESS_KEY, _SESSION_KEY, _EXIT_KEY = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"
@@ -44,10 +44,11 @@ _MAX_LENGTH = 2000
 def register_process(ranks: Ranks) -> None:
     """Write the host and the process id of this process into the store of the rendezvous.
 
-    If an error later ends the program, an exit function writes this error into the store too.
+    Also register an exit function. If an error ends the program later, the exit function writes the error into the
+    store. In a single process, `register_process` does nothing.
 
-    Call `register_process` right after the rendezvous. If this rank fails before its first session, the other ranks can
-    then name this rank in their errors.
+    Call `register_process` right after the rendezvous. If this rank then fails before its first session, the errors of
+    the other ranks can name this rank.
     """
     if not ranks.single_process:
         store = ranks.store
@@ -77,15 +78,15 @@ class FailureMonitor:
     """The failure monitor of a session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
-        """Do nothing. With several ranks, this method compares the ranks before the first event of the session."""
+        """Do nothing. In `RankFailureMonitor`, this method compares the ranks before the first event of the session."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the error to raise: `error` itself. With several ranks, it may be the failure of another rank."""
+        """Return `error`, the error to raise. `RankFailureMonitor` may return an error about another rank instead."""
         return error
 
 
 class RankFailureMonitor(FailureMonitor):
-    """Monitors one session on several ranks."""
+    """The failure monitor of a session on several ranks."""
 
     def __init__(self, run: DistributedRun) -> None:
         """Prepare for the session of `run` that begins on every rank."""
@@ -95,7 +96,12 @@ class RankFailureMonitor(FailureMonitor):
         self._others = [rank for rank in range(run.ranks.world_size) if rank != run.ranks.rank]
 
     def begin(self) -> None:
-        """Exchange addresses, and compare arguments and callbacks."""
+        """Exchange the process addresses of the ranks, and compare their arguments and callbacks.
+
+        Raises:
+            RankDivergence: on all ranks, if arguments or plugins differ.
+            SubscriptionError: on all ranks, if callbacks or callback orders differ.
+        """
         run = self._run
         with run.activity(COMPARE_RANKS):
             own, address = session_settings(run), ProcessAddress.current()
@@ -106,8 +112,8 @@ class RankFailureMonitor(FailureMonitor):
     def explain(self, error: BaseException) -> BaseException:
         """Write a report of an error for the other ranks, and return the error to raise.
 
-        If `error` means that the connection to another rank was lost, return a `RankFailure` that says what happened
-        to the other ranks. Otherwise return `error` itself.
+        If `error` means that the connection to another rank is lost, return a `RankFailure` that says what happened to
+        the other ranks. Otherwise return `error` itself.
         """
         run, lost = self._run, connection_lost(error)
         location = failure_location(error, run.state.global_step)
@@ -136,7 +142,7 @@ class RankFailureMonitor(FailureMonitor):
     ) -> None:
         """Read the reports of the other ranks from the store, and check whether their processes are alive.
 
-        Repeat this until one of these conditions holds:
+        Repeat both until one of these conditions is true:
 
         - a report has an error that is not a lost connection;
         - a process is dead;
@@ -176,5 +182,5 @@ class RankFailureMonitor(FailureMonitor):
 
 
 def failure_monitor(run: DistributedRun) -> FailureMonitor:
-    """Return the monitor of a session that begins."""
+    """Return the failure monitor for a new session of `run`."""
     return FailureMonitor() if run.ranks.single_process else RankFailureMonitor(run)

@@ -17,7 +17,7 @@ class ProcessAddress:
     """The host and the process id of a rank."""
 
     host: str
-    """The host name and the process namespace. Processes see each other only if both are equal."""
+    """The host name and the process namespace. Two processes see each other only if both are equal."""
     pid: int
     """The process id in that namespace."""
 
@@ -31,7 +31,7 @@ class ProcessAddress:
         return cls(f"{socket.gethostname()} {namespace}", os.getpid())
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive; None if the process runs on another host."""
+        """Return whether the process is alive; None if it runs on another host or in another container."""
         if self.host != ProcessAddress.current().host:
             return None
         try:
@@ -45,7 +45,10 @@ class ProcessAddress:
 
 
 def run_with_timeout(seconds: float, work: Callable[[], T], default: T) -> T:
-    """Run a function on a thread and return its result; `default` if the function raises or exceeds `seconds`."""
+    """Call `work` on a thread and return its result; `default` if `work` raises or takes more than `seconds`.
+
+    After the time limit, the thread continues in the background.
+    """
     results: list[T] = []
 
     def attempt() -> None:

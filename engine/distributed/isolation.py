@@ -1,4 +1,4 @@
-"""Isolation on several ranks: a callback that fails on one rank has the same consequences on all of them."""
+"""Isolation on several ranks: if a callback fails on one rank, all ranks treat the callback in the same way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .protocols import DistributedRun
 
 _DECIDING = (Stage.MEASURE, Stage.DECIDE, Stage.ACT)
 _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end", "on_exception", "on_close", "on_end"})
-"""Events after which no flag is served."""
+"""Events after which the run acts on no flag."""
 
 
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
@@ -22,9 +22,9 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
     The function returns a callback in two cases:
 
-    - A failure or slow handlers may unsubscribe the callback, or make the run call it less often. If only one rank did
-      this, the other ranks would wait in the collectives of this callback.
-    - The callback continues after a failure. It may then raise a flag on some ranks but not on others.
+    - After a failure, or because its handlers are slow, the run may unsubscribe the callback or call it less often. If
+      only one rank did this, the other ranks would wait in the collectives of the callback.
+    - A failure of the callback causes only a warning. The callback may then raise a flag on some ranks only.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():
@@ -39,7 +39,7 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
-    """Return whether two things hold: the handler `found` may raise flags, and its failure causes only a warning."""
+    """Return whether the handler `found` may raise flags, and its failure causes only a warning."""
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"
 
@@ -52,15 +52,16 @@ class SharedFailures:
     """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare for a training of `run` that begins."""
+        """Prepare to exchange the failures of the callbacks of `run`."""
         self._ranks, self._activity, self._isolation = run.ranks, run.activity, run.bus.isolation
 
     def exchange(self, control: TrainerControl) -> None:
         """Exchange the failures of callbacks between the ranks, so that all ranks treat each callback in the same way.
 
-        All ranks drop the flags of a failed callback. They may also unsubscribe the callback, or call it less often.
+        All ranks drop the flags that a failed callback raised. All ranks may also unsubscribe the callback, or call it
+        less often.
 
-        A first collective counts the failures. A second collective exchanges them, if there are any.
+        A first collective counts the failures. If there are any, a second collective exchanges the failures.
         """
         outer, self._activity.name = self._activity.name, AGREE
         own, self._isolation.pending = self._isolation.pending, {}

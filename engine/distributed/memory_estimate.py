@@ -25,7 +25,7 @@ class Candidate:
     memory: MemoryEstimate
     """The memory that the variant needs."""
     fits: bool
-    """Whether this memory fits the GPUs and the host memory."""
+    """Whether the GPUs and the host have enough memory for the variant."""
 
 
 def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
@@ -34,7 +34,7 @@ def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Compute the memory of every variant for a workload, and whether this memory fits.
+    """Compute the memory of every variant for a workload, and whether each variant fits.
 
     The first variant needs the smallest change to a program.
     """
@@ -55,10 +55,10 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
     """Find the smallest number of GPUs, larger than in `workload`, on which a variant fits without offloading.
 
-    The function tries 1, 2, 4, ... whole machines.
+    The function tries 1, 2, 4, ... whole machines, up to 16384.
 
     Returns:
-        The number of GPUs, and the first variant that fits on them; None if no number fits.
+        The number of GPUs, and the first variant that fits; None if no variant fits on any of these numbers of GPUs.
     """
     for nodes in (2**power for power in range(15)):
         larger = replace(workload, gpus=workload.gpus_per_node * nodes)

@@ -1,8 +1,9 @@
 """The memory formulas: the memory of each strategy on one GPU. The formulas measure nothing and do not need torch.
 
-The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas are those of
-ZeRO, adapted to the strategies of trainbus: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
-formula for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
+Values are in bytes per parameter of the model. If a value has another unit, its description names the unit.
+
+The formulas adapt the formulas of ZeRO to the strategies of trainbus: Rajbhandari et al. 2020, arXiv:1910.02054,
+sections 3, 5 and 7. The formula for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from .workload import STATES, Variant, Workload, shards
 
 HALF, FULL = 2.0, 4.0
 DDP_BUCKETS = FULL
-"""Bytes per parameter in the buffers that DDP sends. They hold a second copy of the gradients."""
+"""Bytes per parameter in the buffers that DDP sends. The buffers hold a second copy of the gradients."""
 ASSUMED_LAYERS = 32
-"""The number of layers if none is given. A strategy that gathers one layer after another holds two whole layers."""
+"""The number of layers if the workload does not set it. Stage 3 holds the whole weights of two layers at a time."""
 DEEPSPEED_LIVE = 1e9
 """DeepSpeed's default `stage3_max_live_parameters`: the number of parameters that are gathered at the same time."""
 
@@ -24,15 +25,15 @@ DEEPSPEED_LIVE = 1e9
 class MemoryEstimate:
     """The memory of one variant of a strategy.
 
-    The unit is bytes per parameter of the model on each GPU, unless a field has another unit.
+    Fields are in bytes per parameter of the model, on each GPU. The exceptions are `params`, `sent` and `activations`.
     """
 
     params: float
-    """Parameters of the model."""
+    """The number of parameters of the model."""
     weights: float
     """The weights, or this GPU's shard of them."""
     gradients: float
-    """The gradients at the end of backward. They are freed before the next step."""
+    """The gradients at the end of backward. The step frees the gradients before the next step begins."""
     states: float
     """The optimizer state."""
     masters: float
@@ -40,17 +41,19 @@ class MemoryEstimate:
     buckets: float = 0.0
     """Buffers in which gradients are sent."""
     work: float = 0.0
-    """Weights that are gathered, or cast to half precision, when backward begins."""
+    """Temporary tensors when backward begins: weights that are gathered or cast to half precision. With FSDP, also two
+    copies of the gradients of one layer."""
     accumulated: float = 0.0
     """Gradients that exist during forward, with gradient accumulation."""
     reduced: float = 0.0
-    """Whole gradients that wait to be reduced."""
+    """Temporary tensors at the end of backward: whole gradients that wait to be reduced. With stage 3 of FSDP, also
+    gathered weights."""
     host: float = 0.0
     """Host memory per GPU, in bytes per parameter of the model. Offloading uses it."""
     sent: float = 0.0
-    """Parameters that each GPU sends in a step, per parameter of the model."""
+    """Elements that each GPU sends in a step, such as gradients and weights, per parameter of the model."""
     activations: float = 0.0
-    """Bytes of activations on each GPU, for the whole model."""
+    """The activations on each GPU, in bytes for the whole model."""
 
     @property
     def states_of_model(self) -> float:
@@ -64,10 +67,10 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> float:
-        """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
+        """The maximum memory within a step: the larger of the memory at the end of forward and at the end of backward.
 
-        While backward creates gradients, it frees activations, and weights that were gathered or cast to half
-        precision. So the peak does not add the memory of the gradients to the memory at the end of forward.
+        While backward creates gradients, it frees activations and the temporary weights of `work`. So the peak is not
+        the sum of the two, but their maximum.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)
@@ -170,18 +173,21 @@ def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def activation_bytes(workload: Workload) -> float:
-    """Return the bytes of activations that one GPU keeps for backward; 0 if the sizes of the layers are not set.
+    """Return the bytes of activations that one GPU stores for backward; 0 if the sizes of the layers are not set.
 
     Source: Korthikanti et al. 2022, sections 4.1 and 4.3, on one GPU. The formulas are for two bytes per activation.
+    With fp32, activations have four bytes. The size of masks and logits does not change.
+
     `s` is the length of the sequence, `b` the batch, `h` the hidden size, `a` the number of heads and `v` the size of
     the vocabulary.
 
-    - A layer keeps `sbh (34 + 5 a s / h)` bytes. Of these, `2 sbh + a s^2 b` bytes are masks of one byte per element.
-      The part with `a` is the attention scores.
-    - A recomputed layer keeps only its input, `2 sbh`. One layer at a time has all of its activations.
-    - The dropout of the embedding keeps a mask, `sbh`.
-    - The last normalisation and the output layer keep their inputs, `4 sbh`.
-    - The loss keeps the logits in float32, `4 sbv`.
+    - A layer stores `sbh (34 + 5 a s / h)` bytes. Of these, `2 sbh + a s^2 b` bytes are masks of one byte per element.
+      The term with `a` is the attention scores.
+    - With gradient checkpointing, a layer stores only its input, `2 sbh`. Backward recomputes one layer at a time. This
+      layer then has all of its activations.
+    - The dropout of the embedding stores a mask, `sbh`.
+    - The last normalisation and the output layer store their inputs, `4 sbh`.
+    - The loss stores the logits in float32, `4 sbv`.
     """
     if workload.layers is None or workload.hidden is None or workload.sequence is None:
         return 0.0

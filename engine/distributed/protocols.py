@@ -1,4 +1,4 @@
-"""The parts of a run that the modules of this folder read. `Run` has all of them. No module here imports `Run`."""
+"""The parts of a run that the modules of this folder read, as protocols. So no module here imports `engine.run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ranks import Ranks
 
 
 class DistributedRun(Protocol):
-    """A run on one of several ranks."""
+    """A run, as the modules for several ranks see it. `engine.run.Run` implements this protocol."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -47,26 +47,26 @@ class DistributedRun(Protocol):
 
 
 class RunLength(Protocol):
-    """The length of a run."""
+    """The length of a run. `engine.data.plan.RunPlan` implements this protocol."""
 
     @property
     def num_examples(self) -> int:
-        """Samples of the train dataset."""
+        """The number of samples of the train dataset."""
         ...
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of an epoch on one rank."""
+        """The number of batches of an epoch on one rank."""
         ...
 
     @property
     def max_steps(self) -> int:
-        """Steps of the run."""
+        """The number of steps of the run."""
         ...
 
 
 class PreparedRun(DistributedRun, Protocol):
-    """A run whose loader, optimizer and schedule exist."""
+    """A run that has its loader, optimizer and schedule. `engine.run.Run` implements this protocol."""
 
     @property
     def plan(self) -> RunLength | None:

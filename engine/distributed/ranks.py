@@ -1,4 +1,4 @@
-"""Ranks: this process in the process group, and its collectives. The only engine module that uses torch.distributed."""
+"""Ranks: this process in the process group, and its collectives. No other module of `engine` uses torch.distributed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...events.errors import RankFailure
 from .rendezvous import Store, all_succeeded, join_attempt
 
 ATTEMPTS = 3
-"""The number of times that the ranks try to connect after a rendezvous. Then they raise an error."""
+"""The number of times that the ranks try to connect. If all attempts fail, the ranks raise an error."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """Create `Ranks` from `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, which a launcher sets.
+        """Create `Ranks` from the environment variables `RANK`, `WORLD_SIZE` and `LOCAL_RANK`.
 
-        If they are not set, the result is a single process.
+        A launcher sets these variables. Without a launcher, the result is a single process.
         """
         read = {name: int(os.environ.get(name, default)) for name, default in _VARIABLES.items()}
         return cls(read["RANK"], read["WORLD_SIZE"], read["LOCAL_RANK"])
@@ -50,14 +50,14 @@ class Ranks:
         return self.world_size == 1
 
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
-        """Join the process group. Do nothing if the user's program or an earlier trainer has joined it already.
+        """Join the process group. Do nothing in a single process, or if this process is already in a process group.
 
-        After a restart, the launcher's store may still hold keys of the earlier processes. They are ignored. Otherwise
-        gloo would read the addresses of dead processes from these keys, and wait for these processes.
+        After a restart, the launcher's store may still hold keys of the earlier processes. This method ignores these
+        keys. Otherwise gloo would read the addresses of dead processes from the keys, and wait for these processes.
 
         Args:
-            device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.
-            backend: a backend of torch.distributed, or None.
+            device: the device of the tensors.
+            backend: a backend of torch.distributed. None selects nccl if `device` is a CUDA device, else gloo.
             timeout: the time limit of a collective, in seconds.
 
         Raises:
@@ -101,7 +101,10 @@ class Ranks:
 
     @property
     def store(self) -> Store | None:
-        """The store of the rendezvous, which works even when a collective failed; None if there is none."""
+        """The store of the rendezvous, which works even after a collective failed.
+
+        None in a single process, and if this process is not in a process group.
+        """
         find = getattr(dist.distributed_c10d, "_get_default_store", None)
         if self.single_process or find is None or not dist.is_initialized():
             return None
@@ -109,11 +112,11 @@ class Ranks:
         return store
 
     def leave(self) -> None:
-        """Leave the process group. The caller first releases all objects that refer to the group.
+        """Leave the process group. Before the call, release all objects that refer to the group.
 
-        Call this method before Python exits. Otherwise a thread of the group could crash the process at exit: the
-        thread may hold a tensor of the last collective, and needs the lock of the interpreter to release this tensor.
-        If no object refers to the group, this method waits until the threads of the group end.
+        If no object refers to the group, this method waits until the threads of the group end. Call this method before
+        Python exits. Otherwise a thread of the group could crash the process at exit: the thread may hold a tensor of
+        the last collective, and needs the lock of the interpreter to release the tensor.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
@@ -128,7 +131,11 @@ class Ranks:
         return total
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks, which have equal shapes, concatenated along dimension 0 in order of rank."""
+        """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
+
+        The tensors must have equal shapes. Scalars give a tensor of shape `(world_size,)`. In a single process, the
+        method returns `tensor` unchanged.
+        """
         if self.single_process:
             return tensor
         tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor.contiguous()
@@ -139,7 +146,8 @@ class Ranks:
     def gather_padded(self, tensor: torch.Tensor, padding: int = -100) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
 
-        Dimensions 0 and 1 may differ between ranks. Dimension 1 of shorter tensors is padded with `padding` at the end.
+        The sizes of dimensions 0 and 1 may differ between ranks. If dimension 1 of a tensor is shorter than on another
+        rank, the tensor is padded with `padding` at the end of dimension 1.
         """
         if tensor.dim() == 0:
             return self.gather(tensor)
@@ -152,14 +160,17 @@ class Ranks:
         return torch.cat([gathered[rank, :rows] for rank, rows in enumerate(sizes[:, 0].tolist())])
 
     def gather_numbers(self, *numbers: int) -> list[list[int]]:
-        """Return the integers of all ranks: one list per rank. All ranks must pass equally many integers."""
+        """Return the integers of all ranks: one list per rank. All ranks must pass the same number of integers."""
         if self.single_process:
             return [[*numbers]]
         own = torch.tensor(numbers, device=self._device)
         return self.gather(own).reshape(self.world_size, -1).tolist()
 
     def sum_numbers(self, numbers: Sequence[int]) -> list[int]:
-        """Return the sum over all ranks for each position in `numbers`. All ranks must pass equally many integers."""
+        """Return the sum over all ranks for each position in `numbers`.
+
+        All ranks must pass the same number of integers. The sums must fit into int32.
+        """
         return self.sum(torch.tensor(numbers, dtype=torch.int32, device=self._device)).tolist()
 
     @property
@@ -205,7 +216,7 @@ class Ranks:
 
     @contextmanager
     def main_first(self, local: bool = True) -> Iterator[None]:
-        """Run a `with` block on the first rank before the others, for example to fill a cache.
+        """Run a `with` block on the first rank before the other ranks, for example to fill a cache.
 
         Args:
             local: True for the first rank of each machine, False for the first rank of the process group.
@@ -230,11 +241,11 @@ class ThreadGroup:
     single_process = False
 
     def __init__(self, rank: int, group: Any) -> None:
-        """Take a process group of torch that contains all ranks."""
+        """Use `group`, a process group of torch that contains all ranks. `rank` is the number of this process."""
         self.rank = rank
         self._group: Any = group
         self.lost = False
-        """Whether a collective failed. Another collective would then wait for ranks that do not take part."""
+        """Whether a collective of this group failed. A further collective would wait for ranks that take no part."""
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in order of rank. The values are pickled."""
@@ -247,7 +258,7 @@ class ThreadGroup:
         return values
 
     def close(self) -> None:
-        """Destroy the group. Call it when no thread uses the group."""
+        """Destroy the group. Call this method when no thread uses the group."""
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
@@ -255,10 +266,10 @@ class ThreadGroup:
 
 @cache
 def _leave_at_exit(ranks: Ranks) -> None:
-    """Register an exit function that leaves the process group, unless an error ended the program.
+    """Register an exit function that leaves the process group. If an error ends the program, the function does nothing.
 
-    Call `_leave_at_exit` before a run is built. Python calls the exit functions of the run first, because they are
-    registered later. They can then still use the group.
+    Call `_leave_at_exit` before a run is built. Python calls exit functions in reverse order. So the exit functions of
+    the run come first, and can still use the group.
     """
     atexit.register(_leave_unless_failed, ranks)
 

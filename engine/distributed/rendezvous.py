@@ -14,13 +14,13 @@ _TOKEN_KEY, _PROPOSAL_KEY = "trainbus/here/", "trainbus/proposed"
 
 
 class Store(Protocol):
-    """The methods of torch's stores that the rendezvous uses. A store holds values by key, which all ranks share."""
+    """The methods that the rendezvous uses of a `torch.distributed.Store`, a dict that all ranks share."""
 
     def set(self, key: str, value: str) -> None:
-        """Write a value."""
+        """Store `value` under `key`."""
 
     def get(self, key: str) -> bytes:
-        """Return a value. Blocks until the key exists."""
+        """Wait until `key` exists, and return its value."""
         ...
 
     def check(self, keys: list[str]) -> bool:
@@ -31,9 +31,9 @@ class Store(Protocol):
 def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> str:
     """Wait for all ranks, and return a name for this attempt. The name is equal on all ranks and new in each attempt.
 
-    Each rank writes a random token. Rank 0 proposes the list of all tokens. The list may contain tokens of an earlier
-    attempt. Rank 0 proposes a new list when a token changes. A rank accepts a list that contains its own token. The
-    rendezvous is complete when all ranks accepted the same list.
+    Each rank writes a random token. Rank 0 proposes the list of all tokens. Because the list may contain tokens of an
+    earlier attempt, rank 0 proposes a new list when a token changes. A rank accepts a list that contains its own token.
+    The rendezvous is complete when all ranks accepted the same list.
 
     Args:
         store: the store of the launcher.
@@ -42,7 +42,7 @@ def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> st
         seconds: the time limit.
 
     Raises:
-        RankFailure: if a rank does not join in time. The error names the missing ranks.
+        RankFailure: if a rank does not join in time. The error names the ranks that this rank waits for.
     """
     token = uuid.uuid4().hex
     ranks = range(world_size)

@@ -2,8 +2,8 @@
 
 To add a strategy, add three things: a row in `Strategy`, the callback that this row names, and a test. A row has the
 arguments that select the strategy, its callback, its memory formula, the command that starts it, and its limits.
-All other places read the row, or a test compares them with the row: `TrainingArguments.sharding_strategy`,
-`trainbus plan`, the composition of callbacks and the tables of docs/scaling.md.
+All other code reads the row: `TrainingArguments.sharding_strategy`, `trainbus plan` and the composition of callbacks.
+A test compares the tables of docs/scaling.md with the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .workload import Variant, Workload
 
 
 class ShardingArguments(Protocol):
-    """The training arguments that select a strategy."""
+    """The training arguments that select a strategy. `TrainingArguments` implements this protocol."""
 
     sharded_ddp: str | bool | list[str]
     sharding: str
@@ -56,28 +56,28 @@ class StrategyRow:
     name: str
     """The value of `TrainingArguments.way_to_shard`; empty if nothing is sharded."""
     callback: str
-    """The class of the callback that does the work, as a path below `trainbus`. Its `from_arguments` builds a callback.
-    """
+    """The class of the callback that shards the training, as a path below `trainbus`. The class method
+    `from_arguments` builds the callback."""
     usages: tuple[Usage, ...]
     """The ways to select the strategy, and when to use each."""
     memory: Callable[[Variant, Workload], MemoryEstimate]
-    """The memory formula."""
+    """The memory formula: a function that returns the memory of a variant for a workload."""
     variants: Callable[[Workload], list[Variant]]
-    """The lines of `trainbus plan` for a workload."""
+    """A function that returns the variants of the strategy for a workload: the lines of `trainbus plan`."""
     arguments: tuple[str, ...] = ()
-    """Arguments that select the strategy with any value."""
+    """The names of the arguments that select the strategy with any value that is set."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Argument -> the words in its value that select the strategy."""
+    """Argument -> the words that select the strategy. One of these words in the value is enough."""
     integration: str = ""
     """The name in the table of integrations, if the strategy needs another package."""
     extra: str = ""
-    """The requirement to `pip install`; empty if torch has it."""
+    """What to `pip install` for the strategy; empty if torch is enough."""
     launch: str = TORCHRUN
     """The command that starts the ranks on one machine."""
     single_process: bool = False
     """Whether the strategy also works in a single process."""
     takes_degree: bool = False
-    """Whether `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
+    """Whether the argument `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
     limits: str = ""
     """The limits of the strategy, for the documentation."""
 
@@ -100,7 +100,7 @@ def _is_set(value: Any) -> bool:
 
 
 def words_of(value: Any) -> list[str]:
-    """Return the words of an argument in lower case. The value is a text or a list; None and a bool have no words."""
+    """Return the words of the value of an argument, in lower case. None, True and False have no words."""
     if value in (None, False, True):
         return []
     words = value.split() if isinstance(value, str) else [str(getattr(word, "value", word)) for word in value]
@@ -254,9 +254,9 @@ class Strategy(Enum):
 
     @classmethod
     def selected_by(cls, args: ShardingArguments) -> Strategy:
-        """Return the strategy that the arguments select. This is `DDP` if they select no sharding.
+        """Return the strategy that the arguments select; `DDP` if the arguments select no sharding.
 
-        If the arguments match several strategies, the last one in the order of this enum counts. For example,
+        If the arguments match several strategies, the last match in the order of the enum is selected. For example,
         `sharded_ddp='zero_dp_3 fairscale'` matches `FSDP` and `FAIRSCALE_FSDP`, so it selects `FAIRSCALE_FSDP`.
         """
         return [strategy for strategy in cls if strategy is cls.DDP or strategy.row.is_selected(args)][-1]
@@ -265,7 +265,8 @@ class Strategy(Enum):
 def variants(workload: Workload) -> list[Variant]:
     """Return the variants of all strategies that a workload can use.
 
-    The first variant needs the smallest change to a program.
+    The first variant needs the smallest change to a program. With one GPU or with half-precision weights, the list has
+    only one variant: a single process, or DDP.
     """
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
         return ddp_variants(workload)

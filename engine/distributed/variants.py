@@ -21,8 +21,7 @@ def optimizer_variants(workload: Workload) -> list[Variant]:
 def fsdp_variants(workload: Workload) -> list[Variant]:
     """Return the variants for stages 2 and 3 of ZeRO with FSDP2.
 
-    Only a workload with several machines gets the variant with hybrid sharding. Only bf16 and fp16 get the variant in
-    half precision.
+    The list has hybrid sharding only for several machines. It has stage 3 in half precision only for bf16 and fp16.
     """
     degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
     half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
@@ -47,7 +46,7 @@ def fairscale_variants(workload: Workload) -> list[Variant]:
 
 
 def no_variants(workload: Workload) -> list[Variant]:
-    """Return an empty list. Strategies that `trainbus plan` does not list use this function."""
+    """Return an empty list. The rows of strategies that `trainbus plan` does not list name this function."""
     return []
 
 
@@ -88,7 +87,7 @@ def arguments_call(variant: Variant, workload: Workload) -> str:
 
 
 def launch_command(workload: Workload) -> str:
-    """Return the command that starts the ranks. It is the same on each machine."""
+    """Return the command that starts the ranks. The command is the same on each machine."""
     if workload.gpus == 1:
         return "python train.py"
     if workload.nodes == 1:

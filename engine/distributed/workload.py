@@ -13,10 +13,10 @@ PRECISIONS = ("bf16", "fp16", "fp32")
 """The dtypes of forward and backward."""
 
 LEVELS = ("O1", "O2")
-"""Values of `fp16_opt_level`: autocast over float32 weights, or half-precision weights with float32 masters."""
+"""Values of `fp16_opt_level`. O1: autocast over float32 weights. O2: half-precision weights with float32 copies."""
 
 STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.state_bytes is not None}
-"""Optimizer -> bytes of its state per parameter, from the registry of optimizers. There is no estimate for others."""
+"""Optimizer -> bytes of optimizer state per parameter. Optimizers with an unknown number of bytes are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,27 +24,27 @@ class Workload:
     """The training whose memory is estimated: model, GPUs, precision and batch."""
 
     params: float
-    """Parameters of the model. All are trained."""
+    """The number of parameters of the model. All parameters are trained."""
     gpus: int = 1
-    """GPUs. Each one has its own rank."""
+    """The number of GPUs on all machines. Each GPU has its own rank."""
     gpus_per_node: int = 8
-    """GPUs of one machine."""
+    """The number of GPUs of one machine."""
     gpu_memory: float = 80.0
-    """GB of one GPU."""
+    """The memory of one GPU, in GB."""
     node_memory: float | None = None
-    """GB of host memory of one machine, for offloading; None assumes that it is enough."""
+    """The host memory of one machine, in GB, for offloading; None assumes that the host memory is enough."""
     precision: str = "bf16"
     """One of `PRECISIONS`."""
     level: str = "O1"
     """One of `LEVELS`; unused for fp32."""
     optimizer: str = "adamw"
-    """A key of `STATES`, as for `optim`."""
+    """The name of the optimizer, as in the argument `optim`: a key of `STATES`."""
     accumulate: int = 1
     """Batches per step."""
     reduce_bucket: float = 5e8
     """DeepSpeed's `reduce_bucket_size`: the number of gradient values that it sends at once."""
     layers: int | None = None
-    """Transformer layers; None assumes 32. With `hidden` and `sequence`, activations are counted."""
+    """The number of transformer layers; None assumes 32. If `hidden` and `sequence` are set too, activations count."""
     hidden: int | None = None
     """Width of the hidden state."""
     sequence: int | None = None
@@ -52,9 +52,9 @@ class Workload:
     batch: int = 1
     """Samples of a batch on one GPU."""
     heads: int | None = None
-    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) keeps no scores."""
+    """The number of attention heads; None for fused attention (SDPA), which stores no scores for backward."""
     vocabulary: int = 0
-    """Tokens of the vocabulary, for the logits; 0 leaves the logits out."""
+    """The size of the vocabulary, for the memory of the logits; 0 leaves the logits out."""
     recompute: bool = False
     """Whether backward recomputes the activations of each layer (gradient checkpointing)."""
 
@@ -95,7 +95,7 @@ class Workload:
 
     @property
     def counts_activations(self) -> bool:
-        """Whether `layers`, `hidden` and `sequence` are set, so that activations are counted."""
+        """Whether `layers`, `hidden` and `sequence` are set. Only then does the estimate include activations."""
         return self.sequence is not None
 
     @property
@@ -117,21 +117,21 @@ class Variant:
     name: str
     """The name of the variant in tables."""
     strategy: str
-    """The name of the strategy, see `strategies.py`."""
+    """The name of the strategy, as in `StrategyRow.name`; empty for DDP or a single process."""
     arguments: str
     """The arguments of `TrainingArguments`, as text; empty if none are needed."""
     stage: int
     """The ZeRO stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
     gathers_all: bool = False
-    """Whether all gathered weights stay until the end of backward."""
+    """Whether the weights, once gathered, stay gathered until the end of backward."""
     offload: bool = False
     """Whether the shards are in host memory."""
     half: bool = False
-    """Whether weights are gathered in half precision. Otherwise autocast casts the gathered weights."""
+    """Whether weights are gathered in half precision. Otherwise weights are gathered in float32."""
     within_node: bool = False
     """Whether each machine has one copy of the model, sharded over its GPUs."""
 
 
 def shards(variant: Variant, workload: Workload) -> int:
-    """Return the number of GPUs over which a variant shards."""
+    """Return the number of GPUs over which a variant shards; 1 if the variant does not shard."""
     return 1 if variant.stage == 0 else workload.gpus_of_a_node if variant.within_node else workload.gpus

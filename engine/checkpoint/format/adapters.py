@@ -21,9 +21,9 @@ from .folder import CheckpointFolder
 DEFAULT = "default"
 """The adapter whose files are in the folder itself."""
 _PROMPT = "prompt_embeddings"
-"""The entry of a file that holds a computed prompt. peft loads the entry, but reports its name as unexpected."""
+"""The entry of an adapter file with a computed prompt. peft loads the entry, but reports its name as unexpected."""
 _PREFIX = "base_model.model."
-"""The prefix of weight names in the files."""
+"""The prefix of weight names in the adapter files of models that peft does not wrap."""
 
 
 def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
@@ -41,16 +41,15 @@ def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
 
 
 def adapters_of(model: Any) -> list[str]:
-    """Return the names of a model's adapters; empty if it has none."""
+    """Return the names of the adapters of a model; an empty list if the model has none."""
     configs = getattr(unwrapped(model), "peft_config", None)
     return [*configs] if isinstance(configs, Mapping) and _peft() is not None else []
 
 
 def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the names of the weights in the file of an adapter.
+    """Return the names of the weights of an adapter: name in the file of the adapter -> name in the model.
 
-    Each key is the name of a weight in the file, each value is its name in the model. Entries that peft computes, such
-    as the embeddings of a prompt, are left out.
+    Entries of the file that peft computes, such as the embeddings of a prompt, are left out.
 
     Args:
         model: the model.
@@ -77,14 +76,20 @@ def file_name_of(model: Any, name: str) -> str:
 def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
     """Let peft load entries of an adapter file that are not weights of the model, such as the embeddings of a prompt.
 
-    `entries` has tensors by name. Return the names of the entries that peft does not know.
+    Args:
+        model: the model with the adapter.
+        adapter: the name of the adapter.
+        entries: the tensors by name in the file.
+
+    Returns:
+        The names of the entries that peft does not know.
     """
     result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
     return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
 
 
 def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the unfrozen weights and the buffers of a model that no adapter file holds, by name.
+    """Return the unfrozen weights and the buffers of a model that are not in the files of its adapters, by name.
 
     Args:
         model: a model with adapters.
@@ -105,7 +110,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_peft_model(model: Any) -> bool:
-    """Return whether peft wraps a model. transformers adds adapters to its own models without a wrapper."""
+    """Return whether a model is a `PeftModel`. transformers adds adapters to its own models without this wrapper."""
     return _peft() is not None and isinstance(model, _peft().PeftModel)
 
 

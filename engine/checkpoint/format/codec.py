@@ -1,6 +1,6 @@
-"""Write nested values with tensors to one safetensors file.
+"""The encoding of nested values with tensors for one safetensors file.
 
-Tensors are stored as tensors, and other values as JSON in the metadata.
+Tensors are stored as tensors. Other values are stored as JSON in the metadata of the file.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from .tensor_cache import TensorCache
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
 _STRIDE = "stride"
-"""Metadata next to `_TENSOR`: the stride of a tensor that is not contiguous. The file holds the values contiguously."""
+"""The JSON key of strides, next to `_TENSOR`. The file has a contiguous copy of a tensor with other strides."""
 _CLASS = "__class__"
-"""The class of a tensor that consists of other tensors. The keys next to it have these tensors, and its attributes."""
+"""The JSON key of the class of a tensor that consists of other tensors. Next to it, `parts` has the other tensors."""
 _SKELETON = "trainbus_skeleton"
 
 
 def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Encode nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
 
-    The returned tensors share memory with the given ones. The metadata has the strides of the tensors that are not
-    contiguous.
+    The returned tensors share memory with the tensors in `values`. Arrays are copied. The metadata has the strides of
+    the tensors that are not contiguous.
 
     Args:
         values: the nested values to encode.
         name: the name of the values in errors.
 
     Raises:
-        CheckpointError: for a value of another type. The message says where the value is in the nested values.
+        CheckpointError: for a value of another type, such as a sparse tensor, and for values that are nested too
+            deeply. The message says where the value is in the nested values.
     """
     tensors: dict[str, torch.Tensor] = {}
     try:
@@ -55,18 +56,20 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
 def load_values(
     path: Path, *, whole: bool = True, folder: CheckpointFolder | None = None, cache: TensorCache | None = None
 ) -> Any:
-    """Read nested values from a file that was written with `encode`. Tensors are returned on the CPU.
+    """Read nested values from a file with the results of `encode`. Tensors are returned on the CPU.
 
     Args:
-        path: the file. The shards of its tensors are in other files of the same folder.
-        whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
+        path: the file. If it has sharded tensors, their shards are in other files of the same folder.
+        whole: whether to read all tensors now. If False, the result has `sharded.StoredTensor` objects in place of
+            tensors. They can read any region of a tensor later.
         folder: the checkpoint that the file belongs to. Pass it to reuse a manifest that is already in memory. Default:
             a new object for the folder of the file, which reads the manifest from disk if necessary.
-        cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache. They are
-            then whole tensors, even if `whole` is False.
+        cache: tensors in memory that verification has read. If the cache has the tensors of the file, the result has
+            these whole tensors, even if `whole` is False.
 
     Raises:
         CheckpointError: if the file is damaged or of another format.
+        FileNotFoundError: if the file does not exist.
     """
     tensors: dict[str, Any]
     cache = TensorCache() if cache is None else cache
@@ -84,7 +87,7 @@ def load_values(
 
 
 _LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Kind of a numpy dtype -> the size in bytes of the largest torch dtype of this kind."""
+"""Kind of a numpy dtype -> item size, in bytes, of the largest torch dtype of this kind."""
 
 
 def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:

@@ -14,17 +14,17 @@ from typing import Any
 PREFIX = "checkpoint"
 MODEL = "model.safetensors"
 INDEX = f"{MODEL}.index.json"
-"""Maps each weight to its file where the weights are in several files."""
+"""The index of weights in several files. It maps each weight to its file."""
 PICKLED_MODEL = "pytorch_model.bin"
-"""The weights of a transformers checkpoint that has no safetensors: pickled tensors."""
+"""The pickled weights of a transformers checkpoint without safetensors files."""
 PICKLED_INDEX = f"{PICKLED_MODEL}.index.json"
-"""Maps each weight to its file where pickled weights are in several files."""
+"""The index of pickled weights in several files. It maps each weight to its file."""
 ADAPTER = "adapter_model.safetensors"
 """The weights of an adapter of peft, in the folder or in a subfolder with the name of the adapter."""
 PICKLED_ADAPTER = "adapter_model.bin"
 """The weights of an adapter that earlier releases of peft wrote."""
 BESIDE_ADAPTERS = "other_weights.safetensors"
-"""The tensors of a model with adapters that training changes but adapters do not hold."""
+"""The trained weights and the buffers of a model with adapters that are not in the files of the adapters."""
 EXTRA_STATE = "extra_state.safetensors"
 """The values of `Module.get_extra_state()` that are not tensors."""
 OPTIMIZER = "optimizer.safetensors"
@@ -35,21 +35,21 @@ RANDOM = "rng_state_{rank}.safetensors"
 STATE = "trainer_state.json"
 ARGUMENTS = "training_args.json"
 HF_ARGUMENTS = "training_args.bin"
-"""The pickled arguments of transformers. They are never read."""
+"""The pickled arguments of transformers. trainbus never reads this file."""
 MANIFEST = "manifest.json"
 
 VERSION = 5
-"""The format that is written.
+"""The version of the checkpoint format that a save writes.
 
 - Format 1: the manifest does not list the files.
 - Format 2: the manifest lists the files. Values that transformers does not know are at the top of the trainer state.
-- Format 3: those values are under `stateful_callbacks`, so that transformers reads the trainer state.
-- Format 4: the loader position does not hold the prefetched batch, but the RNG states before this batch was fetched.
-- Format 5: the manifest lists the XXH3 of each file. It lists the SHA-256 where the package xxhash is not installed.
+- Format 3: these values are under `stateful_callbacks`, so that transformers can read the trainer state.
+- Format 4: the loader position has the RNG states before the prefetched batch was fetched, not the batch.
+- Format 5: the manifest lists the XXH3 of each file, or the SHA-256 if the package xxhash is not installed.
 """
 
 TO_RESUME = (STATE, ARGUMENTS, MANIFEST, RANDOM.format(rank="*"), "optimizer*", "scheduler*", "scaler*", "callbacks*")
-"""Patterns of the files that only resuming needs."""
+"""Patterns of the files that a resume needs and inference does not need."""
 
 LACKING = (
     "so the run cannot resume exactly. The checkpoint may have been written with `save_only_model`. "
@@ -67,7 +67,7 @@ NATIVE = (
     "optimizer-*-of-*.safetensors",
     "callbacks-*-of-*.safetensors",
 )
-"""Patterns of the files that only trainbus writes. A folder with such a file always has a manifest."""
+"""Patterns of the files that only trainbus writes. A folder with such a file and without a manifest is damaged."""
 
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
 _HIDDEN = re.compile(
@@ -78,19 +78,19 @@ _HIDDEN = re.compile(
 
 @dataclass
 class CheckpointRecord:
-    """The checkpoint that a run is writing or has restored. Handlers of `on_save_begin` and `on_save` receive it."""
+    """A checkpoint that a run writes, loads or deletes. Handlers of events such as `on_save` receive the record."""
 
     path: Path
     """The folder, `checkpoint-<step>`."""
     step: int
-    """The number of optimizer steps done."""
+    """The number of completed optimizer steps."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The metrics of the evaluation at this step; empty if there was none."""
+    """The metrics of the evaluation at this step; empty without an evaluation, and for a loaded checkpoint."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add to it, and
-    those of `on_load` read it."""
+    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add values. Handlers of
+    `on_load` read the values."""
     run_id: str = ""
-    """The run that wrote the checkpoint; empty if unknown."""
+    """The id of the run that wrote the checkpoint; empty if unknown."""
     time: float = 0.0
     """When the checkpoint was written, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
@@ -102,7 +102,7 @@ Checkpoint = CheckpointRecord
 
 
 def folder_name(step: int) -> str:
-    """Return the folder name of a step."""
+    """Return the name of the checkpoint folder of a step."""
     return f"{PREFIX}-{step}"
 
 
@@ -119,14 +119,14 @@ class Hidden:
     step: int
     """The step of the checkpoint."""
     run_id: str
-    """The run that named the folder, letters and digits only."""
+    """The id of the run that named the folder. Characters other than letters and digits are left out."""
     pid: int
-    """The process that named the folder."""
+    """The id of the process that named the folder."""
     aside: str = ""
-    """The state of the folder. `-replaced`: a new checkpoint of the same step replaces it. `-removed`: it is being
-    deleted. Empty: it is being written."""
+    """The state of the folder. Empty: a save writes the folder. `-replaced`: a save replaces the folder by a new
+    checkpoint of the same step. `-removed`: the run deletes the folder."""
     host: str = ""
-    """The host of the process, as `this_host` returns it; empty in names of earlier versions."""
+    """The result of `this_host` in the process that named the folder; empty in names of earlier versions."""
 
     def __str__(self) -> str:
         process = f"{self.host}-{self.pid}" if self.host else str(self.pid)
@@ -134,16 +134,16 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other running process of this host works on the folder.
+        """Whether no other running process of this host writes, replaces or deletes the folder.
 
-        True if this process named the folder, if the process that named it has ended, or if a process of another host
-        named it.
+        True in three cases: this process named the folder, the process that named the folder has ended, or a process of
+        another host named the folder.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 
     @property
     def orphaned(self) -> bool:
-        """Whether a process of this host named the folder and has ended. The process may belong to any run."""
+        """Whether a process of this host, of any run, named the folder and has ended."""
         return self.host == this_host() and _has_ended(self.pid)
 
 
@@ -161,8 +161,8 @@ def _has_ended(pid: int) -> bool:
 def this_host() -> str:
     """Return eight hexadecimal digits that identify this host. Process ids are unique on a host.
 
-    On Linux they identify one boot of a machine and one container, because each container numbers its processes itself
-    and two containers may have the same host name. Elsewhere they identify the host name.
+    On Linux, the digits identify one boot of a machine and one container: each container numbers its processes itself,
+    and two containers may have the same host name. On other systems, the digits identify the host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -178,7 +178,7 @@ def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
     Args:
         step: the step of the checkpoint.
         run_id: the id of the run.
-        aside: the state of the folder: `-replaced`, `-removed`, or empty while it is written. See `Hidden.aside`.
+        aside: the state of the folder: `-replaced`, `-removed` or empty. See `Hidden.aside`.
     """
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 

@@ -13,19 +13,19 @@ from .manifest import rank_of, read_manifest
 
 
 class CheckpointFolder:
-    """A checkpoint folder. It reads the manifest and the trainer state at most once, at the first access.
+    """A checkpoint folder. The manifest and the trainer state are read at most once, at the first access.
 
     Files that the manifest does not list do not belong to the checkpoint. Checkpoints of other libraries and of format
-    1 have no such list. For them, all files belong to the checkpoint.
+    1 have no list of files. All files in such a folder belong to the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
-        """Refer to the folder `path`. Nothing is read."""
+        """Create an object for the folder `path`. Nothing is read."""
         self.path = path
 
     @cached_property
     def manifest(self) -> dict[str, Any] | None:
-        """The validated manifest; None if the folder has none.
+        """The validated manifest; None if the folder has no manifest.
 
         Raises:
             CheckpointError: if the manifest cannot be read or is invalid.
@@ -44,12 +44,16 @@ class CheckpointFolder:
 
     @cached_property
     def names(self) -> frozenset[str] | None:
-        """The names of the files that belong to the checkpoint; None if no manifest lists the files."""
+        """The names of the files that belong to the checkpoint; None if no manifest lists the files.
+
+        Raises:
+            CheckpointError: if the manifest cannot be read or is invalid.
+        """
         return None if self.digests is None else frozenset(self.digests)
 
     @cached_property
     def state_bytes(self) -> bytes:
-        """The contents of the trainer state file. Verification hashes these bytes, and loading parses them.
+        """The contents of the trainer state file. Verification hashes these bytes. Loading parses the same bytes.
 
         Raises:
             OSError: if the file cannot be read.
@@ -61,7 +65,7 @@ class CheckpointFolder:
         return (self.names is None or name in self.names) and (self.path / name).is_file()
 
     def matching(self, pattern: str) -> list[Path]:
-        """Return the sorted paths of the checkpoint's files with names that match a glob pattern, such as `optimizer*`.
+        """Return the sorted paths of the files of the checkpoint that match a glob pattern, such as `optimizer*`.
 
         The result includes missing files that the manifest lists.
         """
@@ -70,12 +74,15 @@ class CheckpointFolder:
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the paths of the files with the shards of the tensors in the file `name`, including missing files."""
+        """Return the paths of the files with the shards of the tensors in the file `name`.
+
+        The result includes missing files that the manifest lists.
+        """
         path = self.path / name
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has the file `name`, and all files with the shards of this file."""
+        """Return whether the checkpoint has the file `name`, and all files with shards of its tensors."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -1,8 +1,9 @@
 """Size and hash of files, computed while they are written or read.
 
-The hash finds damage, such as a torn write or a flipped bit, not an attack. XXH3 finds damage as SHA-256 does and costs
-much less. On a processor with instructions for SHA, one core hashes 1.6 GiB/s with SHA-256, 3.3 GiB/s with the CRC-32
-of zlib, and 44 GiB/s with XXH3. XXH3 needs the package xxhash. Without that package, a save uses SHA-256.
+The hash finds damage, such as a torn write or a flipped bit. It does not protect against an attack. XXH3 finds damage
+as well as SHA-256 and costs much less. On a processor with instructions for SHA, one core hashes 1.6 GiB/s with
+SHA-256, 3.3 GiB/s with the CRC-32 of zlib, and 44 GiB/s with XXH3. XXH3 needs the package xxhash. Without that package,
+a save uses SHA-256.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from ....events.errors import MissingExtra
 
 _BLOCK = 1 << 18
-"""Bytes that are read at a time. They fit the cache of a core, so hashing does not load them from memory again."""
+"""Bytes that are read at a time. They fit the cache of a core, so the hash does not read them from memory again."""
 AT_ONCE = 8
-"""Number of threads for work that mostly waits for the disk."""
+"""The number of threads for tasks that mostly wait for the disk."""
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Hash(Protocol):
-    """A hash that is being computed, with the methods of the hashes in `hashlib`."""
+    """A hash that is being computed. The hash objects of `hashlib` and of xxhash implement this protocol."""
 
     def update(self, data: bytes | memoryview, /) -> object:
         """Add bytes."""
@@ -47,7 +48,7 @@ class Digest:
     digits: ClassVar[int] = 64
     """The number of hexadecimal digits."""
     slow: ClassVar[bool] = True
-    """Whether the hash takes about as long as writing the bytes. Another thread then computes it."""
+    """Whether computing the hash takes about as long as writing the bytes. Another thread computes a slow hash."""
 
     size: int
     """The size in bytes."""
@@ -56,7 +57,7 @@ class Digest:
 
     @staticmethod
     def new() -> Hash:
-        """Return a hash without any bytes yet."""
+        """Create a SHA-256 hash object, without any bytes yet."""
         return hashlib.sha256()
 
 
@@ -70,7 +71,7 @@ class Xxh3Digest:
     slow: ClassVar[bool] = False
 
     size: int
-    """In bytes."""
+    """The size in bytes."""
     xxh3_128: str
     """The XXH3 of the contents with 128 bits, in hexadecimal digits."""
 
@@ -94,11 +95,11 @@ class Xxh3Digest:
 AnyDigest = Digest | Xxh3Digest
 Algorithm = type[Digest] | type[Xxh3Digest]
 ALGORITHMS: tuple[Algorithm, ...] = (Digest, Xxh3Digest)
-"""The hashes that a manifest may have."""
+"""The hash algorithms that a manifest may use."""
 
 
 def to_write() -> Algorithm:
-    """Return the fastest hash that is installed."""
+    """Return the hash algorithm for new files: XXH3 if xxhash is installed, else SHA-256."""
     try:
         Xxh3Digest.new()
     except MissingExtra:
@@ -107,7 +108,7 @@ def to_write() -> Algorithm:
 
 
 def digest_in(entry: dict[str, Any]) -> AnyDigest:
-    """Return the digest in an entry of a valid manifest."""
+    """Return the digest in the entry of a file, from a valid manifest."""
     algorithm = next(algorithm for algorithm in ALGORITHMS if algorithm.key in entry)
     return algorithm(entry["size"], entry[algorithm.key])
 
@@ -116,7 +117,7 @@ class Hashing:
     """A hash of bytes that are added in order. A slow hash is computed on another thread."""
 
     def __init__(self, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Use `thread`, which must run one task at a time."""
+        """Start without any bytes. `thread` computes a slow hash, and must run one task at a time."""
         self._thread = thread
         self._algorithm = algorithm
         self._hash = algorithm.new()
@@ -124,7 +125,7 @@ class Hashing:
         self._size = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add bytes. They must not change until `digest` returns."""
+        """Add bytes. The caller must not change the bytes until `digest` returns."""
         self._size += len(data)
         if self._algorithm.slow:
             self._parts.append(self._thread.submit(self._hash.update, data))
@@ -132,7 +133,7 @@ class Hashing:
             self._hash.update(data)
 
     def digest(self) -> AnyDigest:
-        """Wait for the added bytes and return their digest."""
+        """Wait until all added bytes are hashed, and return their digest."""
         for part in self._parts:
             part.result()
         self._parts.clear()

@@ -12,10 +12,10 @@ import torch
 
 
 def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides that a checkpoint stores for a tensor; None if it stores no strides for this tensor.
+    """Return the strides that a checkpoint stores for a tensor; None if the checkpoint stores no strides.
 
-    A contiguous, empty or sparse tensor needs no strides. For a tensor with gaps in memory, the strides are those of a
-    copy without gaps. If this copy is contiguous, it needs no strides.
+    A contiguous, empty or sparse tensor needs no strides. A tensor with gaps in memory gets the strides of a copy
+    without gaps, or None if this copy is contiguous.
     """
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_contiguous():
         return None
@@ -24,7 +24,7 @@ def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of `torch.empty_like(tensor)`. Optimizers create the state of a weight with these strides."""
+    """Return the strides of `torch.empty_like(tensor)`. Optimizers create the state of a weight with them."""
     return torch.empty_like(tensor.detach(), device="meta").stride()
 
 

@@ -13,16 +13,16 @@ from .files import MANIFEST, STATE, VERSION
 from .hashing import ALGORITHMS
 
 _MAX_NUMBER = 2**53
-"""JSON numbers above this one are not exact. Every number that is written is far below it."""
+"""The largest valid number. Some JSON readers round larger integers. A save writes far smaller numbers."""
 _MAX_RUN_ID = 200
-"""The most characters of a run id, which becomes a part of folder names."""
+"""The most characters of a run id. Folder names contain the run id."""
 _RANDOM = re.compile(r"rng_state_(0|[1-9]\d{0,8})\.safetensors")
 _HASHES = {algorithm.key: re.compile(rf"[0-9a-f]{{{algorithm.digits}}}") for algorithm in ALGORITHMS}
-"""For each hash that an entry of a file may have: its form."""
+"""Key of a hash in the entry of a file -> regular expression that the hash must match."""
 
 
 def _whole_number(least: int) -> tuple[Callable[[Any], bool], str]:
-    """Build a function that checks for a whole number of `least` or more. Return it, and its description for errors."""
+    """Return a function that checks for a whole number of `least` or more, and a description of such a number."""
 
     def fits(value: Any) -> bool:
         return type(value) is int and least <= value <= _MAX_NUMBER
@@ -43,7 +43,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "metrics": (lambda value: isinstance(value, dict), "an object"),
     "files": (lambda value: isinstance(value, dict), "an object"),
 }
-"""For each optional field: its check, and its description in errors."""
+"""Optional field of the manifest -> function that checks its value, and description of a valid value for errors."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _has_one_hash(entry: Mapping[str, Any]) -> bool:
 
 
 def inside(name: str) -> bool:
-    """Return whether a relative file name stays within its folder."""
+    """Return whether `name` is a relative path that does not lead out of the folder."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

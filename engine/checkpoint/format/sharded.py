@@ -1,10 +1,10 @@
-"""Sharded tensors in checkpoints: each rank writes its shard, and any region can be read from the files of all ranks.
+"""Sharded tensors in checkpoints: each rank writes its shards, and any rank can read any region of a tensor.
 
-The value file of a checkpoint part, such as `optimizer.safetensors`, holds all values except shards. Its metadata
-gives dtype and shape of each sharded tensor. The shards of each rank are in the same folder, in a second file
-`<stem>-<rank>-of-<world size>.safetensors`. The metadata of this second file has the offset of each shard.
+A *value file*, such as `optimizer.safetensors`, has all values except shards. Its metadata has dtype and shape of each
+sharded tensor. In the same folder, each rank writes its shards into a *shard file*,
+`<stem>-<rank>-of-<world size>.safetensors`. The metadata of a shard file has the first index of each shard.
 
-Sharded tensors are recognised by the attributes of torch's DTensor, so no distributed module is imported.
+A sharded tensor is a DTensor. The functions check attributes of the tensor, so they import no distributed module.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .subclasses import consists_of_tensors
 Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 
 _SPLIT = "trainbus_split"
-"""Metadata key in a value file: dtype and shape of its sharded tensors."""
+"""Metadata key in a value file, for dtype and shape of its sharded tensors."""
 _BEGINS = "trainbus_begins"
-"""Metadata key in a file of shards: the first index of each shard."""
+"""Metadata key in a shard file, for the first index of each shard."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Region:
     """The size in each dimension."""
 
     def overlap(self, other: Region) -> Region | None:
-        """Return the intersection with another region; None if it is empty."""
+        """Return the intersection with another region; None if the intersection is empty."""
         begin = tuple(map(max, self.begin, other.begin))
         ends = (map(sum, zip(region.begin, region.shape)) for region in (self, other))
         shape = tuple(end - start for end, start in zip(map(min, *ends), begin))
@@ -60,12 +60,12 @@ def is_split(value: Any) -> bool:
 
 
 def is_lazy(value: Any) -> bool:
-    """Return whether a value is a parameter or buffer of a lazy module. Such a parameter has no shape yet."""
+    """Return whether a value is a parameter or buffer of a lazy module that has no shape yet."""
     return bool(parameter.is_lazy(value))
 
 
 def own_region(tensor: Any) -> Region:
-    """Compute which region of a sharded tensor this rank holds.
+    """Return the region of a sharded tensor that this rank holds.
 
     Raises:
         CheckpointError: if the tensor has a placement other than `Shard` and `Replicate`.
@@ -88,7 +88,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first of the ranks that hold the same region. Only the first writes it."""
+    """Return whether this rank is the first rank that holds its region of a tensor. Only the first rank writes it."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -100,17 +100,18 @@ def is_first_copy(tensor: Any) -> bool:
 def files_of_rank(
     name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], rank: int, world_size: int
 ) -> Files:
-    """Return the contents of the files that a rank writes for one value file, by file name.
+    """Return the contents of the value file and the shard file that a rank writes, by file name.
 
     Args:
-        name: the name of the value file, which holds all values except shards, such as `optimizer.safetensors`.
+        name: the name of the value file, such as `optimizer.safetensors`. It has all values except shards.
         tensors: the tensors of the value file. All ranks pass the same sharded tensors.
         metadata: the metadata of the value file.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
     Returns:
-        Tensors and metadata of the value file. If this rank has shards to write, also those of its file with shards.
+        Tensors and metadata of the value file. If this rank has shards to write, also tensors and metadata of its shard
+        file.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -130,17 +131,17 @@ def files_of_rank(
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard of a tensor, in a file."""
+    """A shard of a tensor in a shard file, or a whole tensor in a value file."""
 
     region: Region
-    """The region of the tensor that it holds."""
+    """The region of the tensor that the shard holds."""
     read: Callable[[tuple[slice, ...]], torch.Tensor]
-    """Reads a slice of the shard."""
+    """A function that reads slices of the shard from the file."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in one or several files. Any region of it can be read."""
+    """A tensor in one or several files of a checkpoint. The method `read` reads any region of the tensor."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -172,7 +173,11 @@ class StoredTensor:
         return made
 
     def whole(self) -> torch.Tensor:
-        """Return the whole tensor."""
+        """Read the whole tensor, with the strides in `stride`.
+
+        Raises:
+            CheckpointError: if the files do not hold all of the tensor.
+        """
         whole = self.read(Region((0,) * len(self.shape), tuple(self.shape)))
         return whole if self.stride is None else arranged(whole, self.stride)
 
@@ -180,8 +185,8 @@ class StoredTensor:
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
     """Gather a tensor from all ranks. Return it on the CPU if `keep` is set, else return None.
 
-    All ranks must call this function, because they exchange their shards. The exchange runs on `device`. A tensor that
-    is not sharded is only copied.
+    All ranks must call this function, because the ranks exchange their shards. The exchange runs on `device`. If the
+    tensor is not sharded, there is no exchange, and the result is a copy on the CPU.
     """
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
@@ -190,7 +195,7 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
 
 
 def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Move a tensor to a device. A sharded tensor is gathered from all ranks. All ranks must call this function."""
+    """Return a whole tensor on a device. Gather a sharded tensor from all ranks. All ranks must call this function."""
     placed = tensor.detach()
     if not is_split(placed):
         moved: torch.Tensor = placed.to(device)
@@ -209,19 +214,20 @@ def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def has_sharded_tensors(path: Path) -> bool:
-    """Read the metadata of a file. Return whether it lists sharded tensors, with shards in other files."""
+    """Return whether the metadata of a file lists sharded tensors. Their shards are in other files."""
     with safe_open(path, framework="pt") as file:
         return _SPLIT in (file.metadata() or {})
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Open a file of tensors. Return its tensors by name, including sharded tensors, and its metadata.
+    """Open a value file. Return its tensors by name, including sharded tensors, and its metadata.
 
-    The values of a `StoredTensor` are read only when its `read` is called. Tensors without dimensions are read now.
+    Tensors without dimensions are read now. Other tensors are `StoredTensor` objects. Their values are read when the
+    method `read` is called.
 
     Args:
         path: the file.
-        folder: the checkpoint that it belongs to.
+        folder: the checkpoint that the file belongs to.
     """
     found: dict[str, torch.Tensor | StoredTensor] = {}
     file: Any = safe_open(path, framework="pt")
@@ -265,15 +271,17 @@ def _dtype_of(file: Any, key: str) -> torch.dtype:
 
 
 def as_tensor(value: Any) -> Any:
-    """Read a stored tensor. Return any other value unchanged."""
+    """Read a `StoredTensor` and return the whole tensor. Return any other value unchanged."""
     return value.whole() if isinstance(value, StoredTensor) else value
 
 
 def fitted(value: Any, like: Any) -> Any:
     """Return `value`, a tensor or a `StoredTensor`, with the placement and the memory layout of the tensor `like`.
 
-    If `like` is sharded, the result holds the shard of this rank. Otherwise it is the whole tensor. Values that are not
-    tensors, and tensors of another shape than `like`, are returned whole, with their own layout.
+    If `like` is sharded, the result is sharded in the same way, and only the shard of this rank is read. Otherwise the
+    result is the whole tensor.
+
+    If `value` is not a tensor, or has another shape than `like`, it is returned whole, with its own layout.
     """
     tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and not consists_of_tensors(value)
     if not tensor or not isinstance(like, torch.Tensor) or value.shape != like.shape:

@@ -14,13 +14,13 @@ KNOWN = {
     "torchao.optim.subclass_8bit:OptimState8bit": "torchao",
     "torchao.optim.subclass_fp8:OptimStateFp8": "torchao",
 }
-"""The classes that a checkpoint may hold -> their package. Reading a checkpoint imports no other class."""
+"""Tensor class that a checkpoint may hold -> its package. To read a checkpoint, no other class is imported."""
 
 _DTYPE = "__dtype__"
 
 
 def consists_of_tensors(value: Any) -> bool:
-    """Return whether a value is a tensor of a class that keeps its values in other tensors."""
+    """Return whether a value is a tensor of a class that stores its values in other tensors."""
     return isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__")
 
 
@@ -29,7 +29,7 @@ def taken_apart(tensor: Any, where: str) -> tuple[str, dict[str, torch.Tensor], 
 
     Args:
         tensor: a tensor for which `consists_of_tensors` is true.
-        where: the position of the tensor in the saved values, for the error.
+        where: the path of the tensor in the saved values, for the error.
 
     Raises:
         CheckpointError: if the class is not in `KNOWN`, the table of classes that a checkpoint may hold.

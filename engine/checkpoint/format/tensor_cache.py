@@ -1,4 +1,4 @@
-"""A cache for tensors that verification reads. A run then loads exactly the bytes that were hashed."""
+"""A cache for tensors that verification reads. A run then loads exactly the bytes that verification hashed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensors = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 
 class TensorCache:
-    """Keeps tensors of a checkpoint in memory, by file. The tensors of each file can be taken once."""
+    """Stores tensors of a checkpoint in memory, by file. The method `take` returns the tensors and removes them."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -27,10 +27,10 @@ class TensorCache:
         self._lock = Lock()
 
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
-        """Read a file and return its size and hash. Keep its tensors in memory if it holds training state.
+        """Read a file and return its size and hash. Store its tensors in memory if the file holds training state.
 
-        Training state is, for example, the optimizer state. Model weights are not kept. Tensors of a file with sharded
-        tensors are not kept either, because the shards are in other files.
+        Training state is, for example, the optimizer state. Model weights are not stored. Tensors of a file with
+        sharded tensors are not stored either, because the shards are in other files.
 
         Raises:
             OSError: if the file cannot be read.
@@ -52,17 +52,17 @@ class TensorCache:
         return path in self._kept
 
     def take(self, path: Path) -> Tensors:
-        """Return the tensors of a file, and remove them from the cache. If the cache lacks them, read the file.
+        """Return the tensors of a file, and remove them from the cache. If they are not in the cache, read the file.
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if it is not a file of tensors.
+            ValueError: if the file is not a valid safetensors file.
         """
         with self._lock:
             kept = self._kept.pop(path, None)
         return kept or read_tensors(path)
 
     def clear(self) -> None:
-        """Drop all kept tensors."""
+        """Drop all tensors."""
         with self._lock:
             self._kept.clear()

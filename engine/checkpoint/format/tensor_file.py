@@ -1,7 +1,9 @@
-"""Reading and writing safetensors files piece by piece, so that the bytes are hashed on the way.
+"""Reading and writing safetensors files piece by piece, so that the caller can hash the bytes on the way.
 
-The safetensors library writes to a path or to one buffer in memory, and maps files when reading, so it cannot hash on
-the way. The format is 8 bytes with the length of the header, the header as JSON, then the tensors:
+The safetensors library writes to a path or to one buffer in memory, and maps files into memory to read them. So the
+library cannot hash the bytes on the way.
+
+The format is 8 bytes with the length of the header, the header as JSON, then the tensors:
 https://github.com/huggingface/safetensors#format
 """
 
@@ -39,18 +41,18 @@ _NAME_OF = {getattr(torch, dtype): name for name, dtype in _NAMES.items()}
 _ALIGNMENT = 8
 _PIECE = 1 << 20
 """Bytes that are written at a time. On ext4 and Linux 6.18, 40 MB took 10 ms of processor time in writes of 1 MiB, and
-50 ms in writes of 4 MB. The reason is probably that Linux looks for larger pages of the file cache then."""
+50 ms in writes of 4 MB. Probably, Linux searches for larger pages of the file cache in a larger write."""
 
 
 class Sink(Protocol):
-    """An object with a method `write` for bytes, such as an open file."""
+    """An object with a method `write` for bytes, such as an open file or a `HashedFile`."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Write bytes. The caller does not change them afterwards."""
+        """Write bytes. The caller must not change the bytes afterwards."""
 
 
 def can_write(tensor: torch.Tensor) -> bool:
-    """Return whether `write_tensors` can write a tensor: it is dense and has one of the known dtypes."""
+    """Return whether `write_tensors` can write a tensor: the tensor is dense and has a supported dtype."""
     return tensor.layout == torch.strided and tensor.dtype in _NAME_OF
 
 
@@ -63,7 +65,7 @@ def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Map
         metadata: the metadata of the header.
 
     Raises:
-        CheckpointError: for a tensor with a dtype that the format does not have.
+        CheckpointError: for a tensor with an unsupported dtype.
     """
     # Wide dtypes come first, so that each tensor begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -93,16 +95,16 @@ def read_tensors(
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Read a safetensors file. Return its tensors by name, on the CPU, and its metadata.
 
-    Each tensor has its own memory. It is not mapped from the file, because tensors may have any alignment in the file,
-    and the alignment can change how matrix products round.
+    Each tensor has its own memory. Tensors are not mapped from the file, because tensors may have any alignment in the
+    file, and the alignment can change how matrix products round.
 
     Args:
         path: the file.
-        seen: a function that is called with each piece of the file in order. The bytes do not change afterwards.
+        seen: a function that is called with each piece of the file, in order. The pieces do not change afterwards.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is damaged, has another format, or has a dtype that torch does not have.
+        ValueError: if the file is damaged, has another format, or has a tensor with an unsupported dtype.
     """
     try:
         with safe_open(path, framework="pt") as checked:  # `safe_open` refuses tensors that overlap or exceed the file
@@ -131,6 +133,6 @@ def read_tensors(
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor."""
+    """Return the memory of a contiguous CPU tensor as bytes, without a copy."""
     data: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
     return data

@@ -1,4 +1,4 @@
-"""Reading the adapters of a checkpoint and loading them into a model that has them."""
+"""Reading the adapters of a checkpoint, and loading them into a model with adapters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
-    """Read the adapters of a checkpoint. Return a dict of weights for each adapter name.
-
-    The names of the weights are their names in the file of the adapter.
+    """Read the adapters of a checkpoint: name of the adapter -> its weights, by their names in the file.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -32,12 +30,12 @@ def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
 
 
 def read_beside(folder: CheckpointFolder) -> Weights:
-    """Read the weights that a checkpoint has in addition to its adapters, by name in the model; {} if it has none."""
+    """Read the weights in a checkpoint that belong to no adapter, by name in the model; {} if there are none."""
     return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
 
 
 def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -> str:
-    """Load the adapters of a checkpoint into the adapters of a model. Call it on every rank.
+    """Load the adapters of a checkpoint into the adapters of a model. All ranks must call this function.
 
     Args:
         model: the model.
@@ -83,9 +81,9 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 
 
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
-    """Rename saved adapters to the adapter names of the model: adapter name -> weights.
+    """Return saved adapters under the names of the adapters of a model: adapter name -> weights.
 
-    Only one case needs a new name: if a model has one adapter, transformers saves this adapter without a name.
+    Only one case needs another name: transformers saves the only adapter of a model without its name.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

@@ -1,4 +1,4 @@
-"""Choosing the checkpoint to resume from: one checkpoint for all ranks, which must be good on each of them."""
+"""Choosing the checkpoint to resume from: one checkpoint for all ranks, which must be good on every rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .verify import STRICT, Check, problems
 logger = logging.getLogger(__name__)
 
 AUTO = "auto"
-"""Resume if there is any checkpoint, else start fresh."""
+"""The value of `resume_from_checkpoint` that resumes if there is a checkpoint, and else starts fresh."""
 
 T = TypeVar("T")
 
@@ -34,16 +34,18 @@ T = TypeVar("T")
 def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
     """Choose the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
 
-    All ranks must call this function. Rank 0 reads the files. With `save_on_each_node`, one rank of each machine does.
+    All ranks must call this function. Rank 0 verifies the files. With `save_on_each_node`, one rank of each machine
+    verifies the files.
 
     Args:
         run: the run.
         wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in the output folder; "auto" for
-            the same, or to start fresh if there is no checkpoint; None or False to start fresh. The value of rank 0 is
-            used. With `save_on_each_node`, each rank may pass a different folder.
+            the same, or to start fresh if there is no checkpoint; None or False to start fresh. The value of rank 0
+            counts. With `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
-        ArgumentError: if ranks have different output folders. One checkpoint would then be spread over several folders.
+        ArgumentError: if a run that saves has different output folders on the ranks. `save_on_each_node` allows this.
+            Without it, one checkpoint would be spread over several folders.
         CheckpointError: if the checkpoint in the given folder is not good, or if the output folder has checkpoints but
             no good one. If `wanted` is True, an output folder without checkpoints is also an error. The message lists
             the problems of each checkpoint.
@@ -75,16 +77,16 @@ def _check_same(folders: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Inspector:
-    """Inspects checkpoints on all ranks. Each rank learns the problems that any rank finds."""
+    """Verifies checkpoints on all ranks. Each rank learns the problems that any rank finds."""
 
     ranks: Ranks = field(default_factory=Ranks)
-    """The process group."""
+    """This process and the other ranks."""
     check: Check = STRICT
-    """How a checkpoint is checked."""
+    """The settings of the verification."""
     reads: bool = True
-    """Whether this rank reads the files. Otherwise it only checks that they exist."""
+    """Whether this rank verifies the files. If False, it only checks that the folder exists."""
     separate_disks: bool = False
-    """Whether each machine has files of its own."""
+    """Whether each machine has its own disk, and so its own files of a checkpoint."""
     _opened: dict[Path, SavedCheckpoint] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def open(self, path: Path) -> SavedCheckpoint:
@@ -92,7 +94,10 @@ class Inspector:
         return self._opened.setdefault(path, SavedCheckpoint.open(path))
 
     def on_every_rank(self, work: Callable[[], T]) -> list[tuple[str, T]]:
-        """Call `work` on every rank. Return (prefix, result) for each rank. The prefix names the rank in messages.
+        """Call `work` on every rank. Return (prefix, result) for each rank, in order of rank.
+
+        The prefix is the beginning of a message about this rank and names the rank. It is empty in a single process,
+        and for rank 0 if all machines share a disk.
 
         Raises:
             CheckpointError: on every rank, if `work` raises an OSError on any rank.
@@ -112,7 +117,7 @@ class Inspector:
         return [(prefix, given) for prefix, (_, given, _) in zip(prefixes, gathered)]
 
     def problems(self, checkpoint: SavedCheckpoint) -> list[str]:
-        """Check a checkpoint on every rank. Return the problems on any rank, one sentence each; empty if it is good."""
+        """Verify a checkpoint on every rank. Return the problems of all ranks; empty if the checkpoint is good."""
         everyone = self.on_every_rank(lambda: self._inspect(checkpoint))
         if wrong := [f"{prefix}{problem}" for prefix, (found, _) in everyone for problem in found]:
             checkpoint.release()
@@ -129,14 +134,17 @@ class Inspector:
         return different
 
     def survey(self, directory: Path) -> dict[str, Candidate] | None:
-        """Check files and sizes of all checkpoints in a folder: name -> result. None if this rank reads no files."""
+        """Check existence and sizes of the files of all checkpoints in a folder: folder name -> result.
+
+        None if this rank reads no files.
+        """
         if not self.reads:
             return None
         found = [self._opened.setdefault(checkpoint.path, checkpoint) for checkpoint in survey(directory)]
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Check a checkpoint on this rank. Return its problems; if there are none, also the result of `_identity`."""
+        """Verify a checkpoint on this rank. Return its problems and, if there are none, the result of `_identity`."""
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
@@ -155,7 +163,7 @@ class Inspector:
 
 
 def _identity(checkpoint: SavedCheckpoint) -> list[str]:
-    """Describe a checkpoint in two texts: its step and run, and its missing parts. Ranks compare these texts."""
+    """Return two texts about a checkpoint: its step and run, and its missing parts. The ranks compare these texts."""
     of_run = f" of the run {checkpoint.run_id}" if checkpoint.run_id else ""
     missing = [part.value for part in checkpoint.missing_parts()]
     return [
@@ -166,22 +174,22 @@ def _identity(checkpoint: SavedCheckpoint) -> list[str]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The result of a check of existence and sizes of a checkpoint's files. Ranks exchange it."""
+    """The result of a check of existence and sizes of the files of a checkpoint. The ranks exchange this result."""
 
     name: str
     """The name of the folder."""
     step: int
-    """The number of steps done."""
+    """The number of completed steps."""
     problems: tuple[str, ...]
-    """The problems of the checkpoint, one sentence each."""
+    """The problems of the checkpoint, one sentence each; empty if the check finds none."""
     run_id: str = ""
-    """The run that wrote the checkpoint; empty if the checkpoint is damaged."""
+    """The id of the run that wrote the checkpoint; empty if it is unknown or the checkpoint is damaged."""
     time: float = 0.0
-    """When the checkpoint was written, in seconds since 1970; 0 if it is damaged."""
+    """When the checkpoint was written, in seconds since 1970; 0 if unknown or if the checkpoint is damaged."""
 
     @classmethod
     def of(cls, checkpoint: SavedCheckpoint, check: Check) -> Candidate:
-        """Check a checkpoint quickly."""
+        """Check existence and sizes of the files of a checkpoint, and return the result."""
         found = tuple(checkpoint.problems(full=False, check=check))
         if found:
             return cls(checkpoint.path.name, checkpoint.step, found)
@@ -197,7 +205,7 @@ def choose(
         output_dir: the folder that the run writes its checkpoints into.
         wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in `output_dir`; "auto" for the
             same, or to start fresh if there is no checkpoint; None or False to start fresh.
-        inspector: inspects the checkpoints. Default: for a single process.
+        inspector: the object that verifies the checkpoints. Default: an inspector for a single process.
 
     Raises:
         CheckpointError: if the checkpoint in the given folder is not good, or if `output_dir` has checkpoints but no
@@ -222,21 +230,21 @@ def choose(
 
 @dataclass(frozen=True)
 class _Found:
-    """The checkpoints of a folder, inspected."""
+    """The result of a search for a good checkpoint in a folder."""
 
     good: SavedCheckpoint | None
-    """The newest checkpoint that is good on every rank."""
+    """The newest checkpoint that is good on every rank; None if there is none."""
     wrong: list[str]
-    """The problems of the other checkpoints, one line for each checkpoint."""
+    """The problems that the search found: one line for each checkpoint with a problem."""
     count: int
-    """How many checkpoints there are, good or damaged."""
+    """The number of checkpoints in the folder, good or damaged."""
 
 
 def _find(directory: Path, inspector: Inspector) -> _Found:
-    """Find the newest good checkpoint of a folder, and the problems of the checkpoints that are not good.
+    """Search a folder for the newest good checkpoint.
 
     First, existence and sizes of files are checked in all checkpoints. Then the checkpoints without a problem are read
-    completely, newest first, until one is good.
+    completely, newest first, until one checkpoint is good.
     """
     everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
     surveys = [(prefix, found) for prefix, found in everyone if found is not None]
@@ -264,7 +272,8 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
 def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
     """Find the newest good checkpoint; None if the folder has no checkpoint and `needed` is False.
 
-    If the folder has only damaged checkpoints, or has no checkpoint and `needed` is True, raise an error.
+    Raises:
+        CheckpointError: if the folder has checkpoints but no good one, or if it has no checkpoint and `needed` is True.
     """
     with suppress(OSError):  # a read-only folder can still be read
         if inspector.reads:

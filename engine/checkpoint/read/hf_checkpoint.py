@@ -31,7 +31,7 @@ _NAMES = {StatePart.OPTIMIZER: OPTIMIZER, StatePart.SCHEDULER: SCHEDULER, StateP
 
 
 def is_hf_checkpoint(path: Path) -> bool:
-    """Return whether transformers' Trainer wrote the checkpoint in a folder."""
+    """Return whether transformers' Trainer wrote the checkpoint in a folder: it has its files, and no manifest."""
     if (path / MANIFEST).exists():
         return False
     names = (OPTIMIZER, SCHEDULER, RANDOM, HF_ARGUMENTS, RANDOM_OF_RANK.format(rank=0))
@@ -39,12 +39,12 @@ def is_hf_checkpoint(path: Path) -> bool:
 
 
 class HFStateFiles:
-    """The layout of transformers' Trainer: pickled torch files."""
+    """The training state in a checkpoint of transformers' Trainer: pickled torch files."""
 
     resumes_loader_exactly = False
 
     def __init__(self, folder: CheckpointFolder) -> None:
-        """Read from `folder`."""
+        """Create an object that reads the files of `folder`."""
         self._path = folder.path
 
     def path_of(self, part: StatePart) -> Path:
@@ -86,11 +86,10 @@ class HFStateFiles:
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
     """Select the entries of a saved state that the `state_dict` of `target`, a scheduler or scaler, has too.
 
-    `load_state_dict` of torch sets every entry as an attribute of the scheduler. An unknown entry
-    would add an attribute.
+    `load_state_dict` of a torch scheduler sets every entry as an attribute. An unknown entry would add an attribute.
 
     Raises:
-        ValueError: if the state belongs to another kind of object.
+        ValueError: if `state` is the state of another kind of object.
     """
     own = target.state_dict()
     if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
@@ -102,7 +101,7 @@ def _known_entries(target: Any, state: Any) -> dict[str, Any]:
 
 
 def _array_types() -> list[Any]:
-    """Return the functions and types that a pickled numpy RNG state uses, with the module names of numpy 1 and 2."""
+    """Return the functions and types that a pickled numpy RNG state may use, with their names in numpy 1 and 2."""
     reconstruct = np.zeros(0).__reduce__()[0]
     return [
         (reconstruct, "numpy.core.multiarray._reconstruct"),
@@ -114,9 +113,9 @@ def _array_types() -> list[Any]:
 
 
 def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
-    """Convert `saved`, the RNG states in the file `path` of transformers, to the names that trainbus uses.
+    """Return `saved`, the RNG states in the file `path` of transformers, under the names that trainbus uses.
 
-    The states of python, numpy and torch are loaded into new generators, to check them.
+    To check the states of python, numpy and torch, the function loads the states into new generators.
 
     Raises:
         CheckpointError: if a state is missing or invalid.

@@ -1,4 +1,4 @@
-"""Listing the checkpoints in a folder, and finding the newest."""
+"""Listing the checkpoints in a folder, and finding the newest good checkpoint."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .verify import STRICT, Check
 
 
 class Dated(Protocol):
-    """The values by which checkpoints are sorted from new to old."""
+    """The values that sort checkpoints from new to old. `SavedCheckpoint` and `Candidate` implement this protocol."""
 
     @property
     def step(self) -> int:
-        """The number of steps done."""
+        """The number of completed steps."""
 
     @property
     def run_id(self) -> str:
-        """The run that wrote the checkpoint."""
+        """The id of the run that wrote the checkpoint."""
 
     @property
     def time(self) -> float:
@@ -49,14 +49,14 @@ def list_checkpoints(output_dir: str | Path) -> list[SavedCheckpoint]:
 
 
 def unfinished(output_dir: str | Path) -> list[Path]:
-    """Return the hidden folders that killed runs left while they wrote or deleted a checkpoint."""
+    """Return the hidden folders of checkpoints that killed runs were writing, replacing or deleting."""
     directory = Path(output_dir)
     folders = sorted(directory.iterdir()) if directory.is_dir() else []
     return [path for path in folders if (hidden := parse_hidden(path)) is not None and hidden.abandoned]
 
 
 def newest_first(checkpoints: Iterable[D]) -> list[D]:
-    """Sort checkpoints by run, most recent run first. Sort the checkpoints of a run by step, highest step first."""
+    """Return checkpoints sorted by run, most recent run first, and within a run by step, highest step first."""
     checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:
@@ -71,11 +71,12 @@ def newest_good(
     """Find the newest good checkpoint. Every file is read and compared with its hash.
 
     Args:
-        checkpoints: the checkpoints to try.
+        checkpoints: the checkpoints to check, in any order.
         check: which files may be missing.
 
     Returns:
-        The good checkpoint (None if there is none), and the damaged checkpoints that are newer.
+        Two values: the newest good checkpoint (None if no checkpoint is good), and the damaged checkpoints that are
+        newer.
     """
     damaged: list[SavedCheckpoint] = []
     for checkpoint in newest_first(checkpoints):
@@ -86,7 +87,7 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Find the newest good checkpoint in a folder and return its path, as for `resume_from_checkpoint=True`.
+    """Return the path of the newest good checkpoint in a folder. `resume_from_checkpoint=True` selects it too.
 
     Every file of the checkpoint is read and compared with its hash. The result is None if no checkpoint is good, or if
     the folder does not exist.

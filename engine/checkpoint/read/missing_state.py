@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint that lacks a part of the training state, if `resume_partial` allows it."""
+"""Resuming from a checkpoint that lacks a part of the training state. The argument `resume_partial` allows this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONAL = (
 
 
 def check_for(run: ResumableRun) -> Check:
-    """Return the settings for verifying a checkpoint before a run resumes from it."""
+    """Return the settings with which a run verifies a checkpoint before it resumes."""
     return Check(
         optional=_OPTIONAL,
         partial=run.args.resume_partial,
@@ -38,8 +38,8 @@ def check_for(run: ResumableRun) -> Check:
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     """With `resume_partial`, warn about the parts of the training state that the checkpoint lacks.
 
-    If it lacks the optimizer but not the schedule, or the schedule but not the optimizer, set the learning rates of the
-    optimizer to the rates of the schedule.
+    If the checkpoint lacks only the optimizer or only the schedule, also set the learning rates of the optimizer to the
+    rates of the schedule. Without `resume_partial`, do nothing.
     """
     if not run.args.resume_partial:
         return
@@ -60,7 +60,7 @@ def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> Non
 
 
 def _take_scheduled_rates(run: ResumableRun) -> None:
-    """Set the learning rates of the optimizer to the rates of the schedule."""
+    """Set the learning rates of the optimizer to the current rates of the schedule."""
     for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
         group["lr"] = rate
 

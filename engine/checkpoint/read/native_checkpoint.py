@@ -25,7 +25,7 @@ class NativeStateFiles:
     resumes_loader_exactly = True
 
     def __init__(self, folder: CheckpointFolder, cache: TensorCache) -> None:
-        """Create an object that reads the files of `folder`. If `cache` holds the tensors of a file, it uses these."""
+        """Create an object that reads the files of `folder`. Tensors that are in `cache` are not read again."""
         self._folder = folder
         self._cache = cache
 

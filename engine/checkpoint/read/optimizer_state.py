@@ -1,4 +1,4 @@
-"""Restore optimizer, schedule and loss scaler. The saved parameter groups may differ from the current ones."""
+"""Restoring optimizer, schedule and loss scaler. The optimizer may have other parameter groups than the saved run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from .saved import SavedCheckpoint
 from .state_files import StatePart
 
 SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-"""Entries of torch optimizer states that have the shape of their parameter. Other optimizers may factorise them."""
+"""Entries of the state of torch optimizers with the shape of their parameter. Other optimizers may factorise them."""
 
 
 def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Load optimizer, learning-rate schedule and loss scaler.
+    """Load optimizer, learning-rate schedule and loss scaler of a run from a checkpoint.
+
+    Parts that the run does not have are left out. With `resume_partial`, parts that the checkpoint lacks start fresh.
 
     Raises:
-        CheckpointError: if one of them does not fit, or is missing without `resume_partial`.
+        CheckpointError: if a part does not fit, or if the checkpoint lacks a part and `resume_partial` is not set.
     """
     stored = checkpoint.state_files
     for part, target in targets_of(run).items():
@@ -53,10 +55,11 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 
 
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
-    """Load a saved state into the run's optimizer. The parameters are grouped as in the saved run.
+    """Load a saved state into the optimizer of the run.
 
-    An optimizer state numbers the parameters in the order of its groups. If the run groups its parameters differently,
-    for example because it has no weight decay, its optimizer gets the saved grouping.
+    An optimizer state numbers the parameters in the order of the parameter groups. If the run groups its parameters in
+    another way than the saved run, for example because only one of them has weight decay, the optimizer gets the saved
+    grouping.
 
     Args:
         run: the run.
@@ -64,7 +67,7 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
         path: the file of the state, for errors.
 
     Raises:
-        CheckpointError: if it is the state of another optimizer or of other parameters.
+        CheckpointError: if `state` is the state of another optimizer or of other parameters.
     """
     optimizer = run.optimizer
     plain = not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer)
@@ -78,8 +81,8 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
 def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
     """Return an optimizer state in which each tensor has the shards and the memory layout of its parameter.
 
-    Tensors that are not in memory yet are read from the checkpoint. The layout matters, because a fused optimizer pairs
-    the values of a parameter and of its state by their places in memory.
+    Tensors that are not in memory yet are read from the checkpoint. The layout matters: a fused optimizer pairs the
+    values of a parameter and of its state by their positions in memory.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
@@ -96,7 +99,7 @@ def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
 
 
 def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return nested dicts, lists and tuples with `change` applied to every leaf."""
+    """Apply `change` to every leaf of nested dicts, lists and tuples, and return the result."""
     if isinstance(value, Mapping):
         return {key: _map_leaves(inner, change) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -114,13 +117,19 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Regroup the parameters of an optimizer into groups of the saved sizes.
+    """Regroup the parameters of an optimizer as in the saved run.
 
-    `sizes` is the number of parameters in each saved group. The function tries the two ways in which trainbus
-    groups parameters: decayed parameters apart from the others, or all parameters in one group.
+    The function tries the two ways in which trainbus groups parameters: one group with weight decay and one group
+    without, or all parameters in the first group.
+
+    Args:
+        optimizer: the optimizer of the run.
+        model: the model with the parameters.
+        sizes: the number of parameters in each saved group.
+        path: the file of the saved state, for the error.
 
     Raises:
-        CheckpointError: if neither grouping has these sizes.
+        CheckpointError: if no grouping has these sizes.
     """
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:
@@ -145,7 +154,7 @@ def _listed(sizes: list[int]) -> str:
 
 
 def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
-    """Raise an error if `state`, with the groups `saved`, is of another kind of optimizer or has other shapes."""
+    """Raise a CheckpointError if `state`, with the groups `saved`, is of another optimizer or has other shapes."""
     from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]

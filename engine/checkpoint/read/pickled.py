@@ -1,6 +1,7 @@
-"""Reading pickled files of other libraries without running any code in them.
+"""Reading pickled files of other libraries. No code in the files runs.
 
-Torch's weights-only unpickler reads them. It builds tensors and plain values and calls nothing else.
+The weights-only unpickler of torch reads the files. It builds tensors and plain values, and refuses to call any other
+function.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
         allowed: further functions and classes that the file may call.
 
     Raises:
-        CheckpointError: if the file is damaged, or would call anything else. The message names the function. The
-            function was not called.
+        CheckpointError: if the file is damaged, or if it would call another function. The message names this function,
+            which is not called.
+        FileNotFoundError: if the file does not exist.
     """
     try:
         with torch.serialization.safe_globals([*allowed]):
@@ -44,7 +46,7 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error of the unpickler, or the type of the error if it has no text."""
+    """Return the first line of an error of the unpickler, or the type of the error if the error has no text."""
     text = str(error)
     return text.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or type(error).__name__
 
@@ -53,7 +55,7 @@ def load_pickled_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read pickled weights, such as `pytorch_model.bin`.
 
     Raises:
-        CheckpointError: if the file is not a dict from names to tensors.
+        CheckpointError: if the file cannot be read, or is not a dict from names to tensors.
     """
     state = load_plain(path)
     if not isinstance(state, Mapping) or not all(

@@ -1,4 +1,4 @@
-"""Weights that have other names in the checkpoint than in the model. The model's `from_pretrained` reads them."""
+"""Weights with other names in the checkpoint than in the model. `from_pretrained` of the model translates the names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..format.folder import CheckpointFolder
 def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -> dict[str, Any]:
     """Return the weights of a checkpoint with the names of the model.
 
-    `save_pretrained` of transformers may write an old layout: other names, split or merged tensors. Only the class
-    of the model knows this layout, so `from_pretrained` reads the folder into a second model, on the CPU.
+    `save_pretrained` of transformers may write an old layout: other names, split or merged tensors. Only the class of
+    the model knows this layout. So `from_pretrained` of the class reads the folder into a second model, on the CPU.
 
     Args:
         model: the model.
         folder: the checkpoint.
-        state: its weights, by their names in the files.
+        state: the weights of the checkpoint, by their names in the files.
 
     Returns:
-        The weights by their names in the model. If the names fit already, or if `from_pretrained` does not find every
-        weight, `state` is returned.
+        The weights by their names in the model. The result is `state` if its names fit the model, or if
+        `from_pretrained` does not load every weight.
     """
     names = set(model.state_dict())
     read = getattr(type(model), "from_pretrained", None)

@@ -30,7 +30,7 @@ class FreshStart:
     """Starts a training at its first step."""
 
     def __init__(self, run: ResumableRun) -> None:
-        """Start `run`."""
+        """Prepare the start of `run`."""
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
@@ -38,15 +38,19 @@ class FreshStart:
         return wanted if wanted is not None else torch.initial_seed()
 
     def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
-        """Return the trainer state, run plan and data position to start with. `plan` is the plan of a fresh run."""
+        """Return the trainer state, run plan and data position of the first step. `plan` is the plan of a fresh run."""
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Prepare the state of the run for its first step. `feed` is the feed of the training batches.
+        """Restore the saved state of the run before its first step.
 
-        A fresh start drops callback states that an earlier resume of this trainer loaded and that no callback received.
-        A `Resumption` restores the optimizer, the states of callbacks, the RNG states and the loader position.
+        A fresh start has no saved state. It drops callback states that an earlier resume of this trainer loaded and
+        that no callback received. A `Resumption` restores the optimizer, the callback states, the RNG states and the
+        position of the data loader.
+
+        Args:
+            feed: the feed of the training batches.
         """
         self.run.continue_from({})
         self.run.callback_states.forget_carried()
@@ -73,10 +77,12 @@ class Resumption(FreshStart):
     """Resumes a training from a checkpoint."""
 
     def __init__(self, run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-        """Read the trainer state, and load the weights into the run's model.
+        """Read the trainer state, and load the weights into the model of the run.
+
+        If the model is on the meta device, or an earlier training sharded the model, `restore` loads the weights later.
 
         Raises:
-            CheckpointError: if the folder is not a checkpoint, or its weights do not fit.
+            CheckpointError: if the folder is not a checkpoint, or if its weights do not fit the model.
         """
         super().__init__(run)
         self.checkpoint = checkpoint
@@ -96,7 +102,7 @@ class Resumption(FreshStart):
             )
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
-        """Call `load_weights`, or the method of a Trainer subclass that overrides the loading of weights."""
+        """Call `load_weights`. If a subclass of the Trainer overrides `_load_from_checkpoint`, call the override."""
         self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:
@@ -155,10 +161,10 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Read the values that only this rank saved, such as RNG states and loader position.
+        """Read the own values of this rank, such as RNG states and loader position; {} if this rank saved none.
 
         Raises:
-            CheckpointError: if no rank has RNG states and `resume_partial` is not set.
+            CheckpointError: if the checkpoint has no RNG states of any rank and `resume_partial` is not set.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files

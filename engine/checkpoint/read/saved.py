@@ -1,4 +1,4 @@
-"""SavedCheckpoint: an object for a checkpoint on disk. Its manifest and its trainer state are parsed once."""
+"""SavedCheckpoint: an object to read and verify a checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class SavedCheckpoint(CheckpointFolder):
     """A checkpoint on disk, written by trainbus or by transformers' Trainer.
 
-    Opening reads nothing. The manifest, the trainer state and the callback states are read at the first access and then
-    kept in memory. To see later changes of these files, open the folder again.
+    `open` reads no file. The manifest, the trainer state and the callback states are read at the first access, and then
+    stay in memory. To see later changes of these files, open the folder again.
 
         checkpoint = SavedCheckpoint.open("outputs/checkpoint-500")
         if not checkpoint.problems():
@@ -39,7 +39,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @classmethod
     def open(cls, path: str | Path) -> SavedCheckpoint:
-        """Create the object for a checkpoint folder. Nothing is read. The folder need not exist: see `problems`."""
+        """Create the object for a checkpoint folder. Nothing is read, and the folder need not exist."""
         return cls(Path(path))
 
     def __repr__(self) -> str:
@@ -49,10 +49,10 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def step(self) -> int:
-        """The number of completed optimizer steps, from the folder name or, if the name has no step, from the files.
+        """The number of completed optimizer steps, from the folder name. If the name has no step, from the files.
 
         Raises:
-            CheckpointError: if neither the name nor a file has the step.
+            CheckpointError: if neither the name nor a file has the step, or if the files cannot be read.
         """
         step = files.step_of(self.path)
         step = self.recorded_step if step is None else step
@@ -62,7 +62,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def recorded_step(self) -> int | None:
-        """The number of completed steps, from the files and not from the folder name; None if no file has it.
+        """The number of completed steps according to the files, not to the folder name; None if no file has it.
 
         Raises:
             CheckpointError: if the manifest or the trainer state cannot be read.
@@ -71,34 +71,34 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def run_id(self) -> str:
-        """The id of the run that wrote the checkpoint; empty if the manifest does not say or cannot be read."""
+        """The id of the run that wrote the checkpoint; empty if no readable manifest has it."""
         return self._entry("run_id", "")
 
     @property
     def time(self) -> float:
-        """The time of writing, in seconds since 1970; 0 if the manifest does not say or cannot be read."""
+        """When the checkpoint was written, in seconds since 1970; 0 if no readable manifest has it."""
         return self._entry("time", 0.0)
 
     @property
     def seconds(self) -> float:
-        """The training time of the run until the save, in seconds; 0 if the manifest does not say or cannot be read."""
+        """The training time of the run until the save, in seconds; 0 if no readable manifest has it."""
         return self._entry("seconds", 0.0)
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the evaluation at this step; empty if there are none or the manifest cannot be read."""
+        """The metrics of the evaluation at this step; empty if no readable manifest has them."""
         return self._entry("metrics", {})
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks that wrote the checkpoint; None if the manifest does not say or cannot be read."""
+        """The number of ranks that wrote the checkpoint; None if no readable manifest has it."""
         return self._entry("world_size", None)
 
     @property
     def is_listed(self) -> bool:
         """Whether the checkpoint has a manifest.
 
-        If it has none, a check finds only files that are missing or cannot be read.
+        Without a manifest, `problems` finds only files that are missing or cannot be read.
         """
         return (self.path / files.MANIFEST).exists()
 
@@ -112,11 +112,11 @@ class SavedCheckpoint(CheckpointFolder):
     # Verification.
 
     def problems(self, *, full: bool = True, check: Check = STRICT) -> list[str]:
-        """Check the checkpoint. Return its problems, one sentence each; empty if it is good.
+        """Verify the checkpoint. Return its problems, one sentence each; empty if it is good.
 
         Args:
-            full: read and hash every file. Otherwise only existence and sizes are checked.
-            check: what may be missing, and whether the verified tensors are kept for loading.
+            full: whether to read and hash every file. If False, only existence and sizes are checked.
+            check: which files may be missing, and whether the verified tensors stay in memory for loading.
         """
         read = self._cache.digest_of if check.keep_tensors else digest_of
         found = problems_of(self, full=full, check=check, read=read)
@@ -125,11 +125,11 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the parts of the training state that have no file, such as the scaler if loss scaling was off."""
+        """Return the parts of the training state without complete files, such as the scaler if loss scaling was off."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
-        """Return whether the RNG states of `rank` are lost: it saved them, but only files of other ranks exist now."""
+        """Return whether the RNG states of `rank` are lost: `rank` saved them, and only files of other ranks exist."""
         if self.manifest is None:
             return False
         there = self.rng_files()
@@ -142,7 +142,7 @@ class SavedCheckpoint(CheckpointFolder):
         """The trainer state. Do not change it.
 
         Raises:
-            CheckpointError: if it is missing or cannot be read.
+            CheckpointError: if the trainer state is missing or cannot be read.
         """
         path = self.path / files.STATE
         if not path.is_file():
@@ -169,7 +169,7 @@ class SavedCheckpoint(CheckpointFolder):
         """Read the weights, by name, on the CPU.
 
         Raises:
-            CheckpointError: if there are none, or they cannot be read.
+            CheckpointError: if the checkpoint has no weights, or if they cannot be read.
         """
         from .weights import read_weights
 
@@ -195,12 +195,13 @@ class SavedCheckpoint(CheckpointFolder):
 
         Args:
             rank: the rank.
-            world_size: the number of ranks of the present run. Checkpoints of transformers need it to find the file.
+            world_size: the number of ranks of the resumed run. In a checkpoint of transformers, the name of the file
+                depends on this number.
         """
         return self.state_files.own(rank, world_size)
 
     def optimizer_state(self) -> Any:
-        """Read the state dict of the optimizer. A tensor may be a `StoredTensor`, whose values are read when needed."""
+        """Read the state dict of the optimizer. It may have `StoredTensor` objects, which read their values later."""
         return self.state_files.load(StatePart.OPTIMIZER)
 
     def callback_states(self) -> dict[str, Any]:
@@ -208,7 +209,7 @@ class SavedCheckpoint(CheckpointFolder):
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read two dicts by callback id: the states, and class, settings and state version of the callbacks."""
+        """Read two dicts by callback id: the states, and the class, settings and state version of their callbacks."""
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 
@@ -228,7 +229,7 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def best_model_checkpoint(self) -> str:
-        """The folder name of the best checkpoint, from the trainer state; an empty string if the state names none."""
+        """The folder name of the best checkpoint, from the trainer state; an empty string if it is unknown."""
         try:
             best = self.state.get("best_model_checkpoint")
         except CheckpointError:
@@ -242,11 +243,11 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Free the memory of the callback states, and of verified tensors that were kept for loading but not loaded."""
+        """Free the memory of the callback states, and of verified tensors that no method has loaded yet."""
         self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()
 
     def keeps(self, name: str) -> bool:
-        """Return whether the tensors of a verified file are in memory."""
+        """Return whether the tensors of the verified file `name` are in memory."""
         return self.path / name in self._cache

@@ -1,7 +1,7 @@
 """The interface to read the training state from the files of a checkpoint.
 
-Each layout of the files implements it: `native_checkpoint` for checkpoints of trainbus, `hf_checkpoint` for checkpoints
-of transformers' Trainer.
+`NativeStateFiles` implements the interface for checkpoints of trainbus, and `HFStateFiles` for checkpoints of
+transformers' Trainer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class StatePart(Enum):
-    """A part of the training state that one file holds. Messages use the value of a member as the name of the part."""
+    """A part of the training state that has its own file. The value of a member is the name of the part in messages."""
 
     OPTIMIZER = "the optimizer"
     SCHEDULER = "the schedule"
@@ -21,19 +21,20 @@ class StatePart(Enum):
 
 
 class StateFiles(Protocol):
-    """The training state in a checkpoint folder, in the layout of one library."""
+    """The training state in a checkpoint folder. `NativeStateFiles` and `HFStateFiles` implement this protocol."""
 
     resumes_loader_exactly: bool
     """Whether the RNG states were saved together with the position of the data loader.
 
-    If not, a run that resumes in the middle of an epoch restores the RNG states when it takes its first batches.
+    If False, a run that resumes in the middle of an epoch restores the RNG states after it takes the batches of its
+    first step, as transformers does.
     """
 
     def path_of(self, part: StatePart) -> Path:
-        """Return the file of a part, whether it exists or not."""
+        """Return the path of the file of a part. The file need not exist."""
 
     def has(self, part: StatePart) -> bool:
-        """Return whether a part is there, with all of its files."""
+        """Return whether all files of a part exist."""
 
     def load(self, part: StatePart) -> Any:
         """Read a part and return its state dict.
@@ -46,11 +47,11 @@ class StateFiles(Protocol):
         """Read a part and pass its state to `load`, which loads it into `target`.
 
         Raises:
-            CheckpointError: if the file is damaged, or its state does not fit the target.
+            CheckpointError: if the file is damaged, or if its state does not fit `target`.
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
-        """Read the values that only `rank` saved: RNG states, loader position, loss sums. Return {} if it saved none.
+        """Read the values that only `rank` saved: RNG states, loader position, loss sums; {} if `rank` saved none.
 
         Raises:
             CheckpointError: if the file is damaged.
@@ -60,7 +61,7 @@ class StateFiles(Protocol):
         """Return the path of the file with the RNG states of a rank. The file need not exist."""
 
     def has_rng_states(self) -> bool:
-        """Return whether there are RNG states of any rank."""
+        """Return whether the checkpoint has the RNG states of at least one rank."""
 
     def ignored_callbacks(self, state: Mapping[str, Any]) -> list[str]:
         """Return the names of the callbacks in the trainer state `state` that trainbus cannot restore."""

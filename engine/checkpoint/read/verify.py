@@ -1,4 +1,4 @@
-"""Verify a checkpoint folder: compare it with its manifest and return the problems, one sentence each."""
+"""Verification: compare a checkpoint folder with its manifest, and return the problems, one sentence each."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from ..format.hashing import Algorithm, AnyDigest, at_once, digest_of, digest_of
 from ..format.manifest import inside
 
 Read = Callable[[Path, Algorithm], AnyDigest]
-"""Reads a file and returns its digest."""
+"""A function that reads a file and returns its digest."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Settings for a verification: which files may be missing, and whether verified tensors stay in memory."""
+    """Settings of a verification: which files may be missing, and whether verified tensors stay in memory."""
 
     optional: tuple[str, ...] = ()
-    """Patterns of the files that may be missing with `resume_partial`."""
+    """Patterns of the optional files: files that may be missing if `resume_partial` is set."""
     partial: bool = False
-    """Whether the optional files may be missing."""
+    """Whether `resume_partial` is set, so that the optional files may be missing."""
     keep_tensors: bool = False
-    """Keep the verified tensors of the training state in memory until they are loaded."""
+    """Whether the verified tensors of the training state stay in memory until the run loads them."""
 
     def missing(self, name: str) -> str:
         """Return the error text for the missing file `name`; an empty string if the file may be missing."""
@@ -52,14 +52,14 @@ class Check:
 
 
 STRICT = Check()
-"""Every file of the manifest must exist."""
+"""The default settings: every file in the manifest must exist, and no tensor stays in memory."""
 
 
 _GONE = "there is no such folder"
 
 
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Verify the checkpoint in a folder and return its problems. See `problems_of`."""
+    """Verify the checkpoint in a folder. Return its problems, one sentence each; empty if it is good."""
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 
@@ -67,13 +67,13 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
     Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
-    trainer state and weights, and if no file fails the check of its own checksum or header.
+    trainer state and weights. With `full`, the headers or checksums in its tensor files must also be valid.
 
     Args:
         folder: the checkpoint.
-        full: read and hash every file. Otherwise only existence and sizes are checked.
+        full: whether to read and hash every file. If False, only existence and sizes are checked.
         check: the files that may be missing.
-        read: reads a file and returns its digest. Several threads call it.
+        read: a function that reads a file and returns its digest. Several threads call the function.
     """
     if folder.path.name.startswith(f".tmp-{PREFIX}"):
         return ["its write was not finished"]
@@ -81,7 +81,7 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 
 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Verify a checkpoint as `problems_of` does, but do not report the hidden name of an unfinished write."""
+    """Verify a checkpoint as `problems_of` does, but accept a folder with the hidden name of an unfinished write."""
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -114,9 +114,9 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Search a folder for a file that only trainbus writes. Return its name; an empty string if there is none.
+    """Return the name of a file in the folder that only trainbus writes; an empty string if there is no such file.
 
-    If the folder has such a file but no manifest, the manifest is lost.
+    If a folder has such a file and no manifest, its manifest is lost.
     """
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
@@ -125,7 +125,7 @@ def _native_file(path: Path) -> str:
 
 
 def link_target_outside(path: Path, name: str) -> str:
-    """Return the target of the link `name` if the target is outside of the folder `path`; else an empty string."""
+    """Return the target of `name` if it is a link to a target outside of the folder `path`; else an empty string."""
     file = path / name
     try:
         return "" if file.resolve().is_relative_to(path.resolve()) else str(file.readlink())
@@ -143,7 +143,7 @@ def _links_to_outside(path: Path) -> list[str]:
 
 
 def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
-    """Check that `name` is a file of the size in the digest `written`. Return the problem; an empty string if none.
+    """Return the problem if `name` is not a file of the size in the digest `written`; else an empty string.
 
     The contents of the file are not read.
     """
@@ -158,7 +158,7 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
-    """Read a file and return how it differs from the digest `written`; an empty string if it does not differ."""
+    """Read a file. Return the problem if its digest is not `written` or it cannot be read; else an empty string."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = (
@@ -177,9 +177,9 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Check the trainer state and the weights in a checkpoint without a manifest. Return the problems.
+    """Return the problems of trainer state and weights in a checkpoint without a list of files.
 
-    The trainer state must be valid. The files of the weights must exist and not be empty.
+    The trainer state must be a JSON object. The files of the weights must exist and not be empty.
     """
     found = []
     try:
@@ -202,7 +202,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(path: Path) -> list[str]:
-    """Check the tensor files of a folder without a manifest. Return a problem for each file that is damaged."""
+    """Return one problem for each damaged tensor file in a checkpoint without a list of files."""
     found = []
     for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
         if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
@@ -234,18 +234,18 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index, which maps weights to files. It exists only if several files have the weights."""
+    """Return the name of the index file, which maps weights to files. It exists only for weights in several files."""
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX
 
 
 def weight_files(folder: CheckpointFolder) -> list[str]:
-    """Return the names of the files with the weights of a checkpoint. Missing files are included.
+    """Return the names of the files with the weights of a checkpoint, including missing files.
 
     Raises:
         OSError: if the index cannot be read.
-        ValueError: if it is not an index, or names a file outside of the folder.
+        ValueError: if the index is invalid, or names a file outside of the folder.
     """
     name = index_name(folder)
     if not folder.has(name):

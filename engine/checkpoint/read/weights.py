@@ -23,7 +23,7 @@ from .renamed import renamed
 from .verify import index_name, link_target_outside, weight_files
 
 _SHOWN = 20
-"""Number of weight names in an error."""
+"""The most names of weights that an error lists."""
 
 
 def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
@@ -31,14 +31,16 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
     Args:
         folder: the checkpoint.
-        like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read.
+        like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read. Default:
+            read whole tensors.
 
     Returns:
-        The weights by name, on the CPU. The names of a tied weight refer to one tensor. For a checkpoint of adapters,
-        the names are the names in the adapter files, with the prefix `<adapter>/` except for the default adapter.
+        The weights by name, on the CPU. All names of a tied weight refer to one tensor. For a checkpoint of adapters,
+        the weights of adapters have their names in the adapter files. Names of an adapter other than the default
+        adapter have the prefix `<adapter>/`.
 
     Raises:
-        CheckpointError: if there are no weights, or they cannot be read.
+        CheckpointError: if the checkpoint has no weights, or if they cannot be read.
     """
     if holds_adapters(folder):
         return {
@@ -104,7 +106,7 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Return whether all weight files of a checkpoint are files of adapters; False if it has no weights."""
+    """Return whether all weight files of a checkpoint are files of adapters; False if no weights can be read."""
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights raises it again
@@ -132,22 +134,25 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
 
 
 def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
-    """Read the values that modules returned from `get_extra_state`, by name in the state dict; {} if none."""
+    """Read the saved results of `Module.get_extra_state()`, by name in the state dict; {} if there are none."""
     return load_values(folder.path / EXTRA_STATE, folder=folder) if folder.has(EXTRA_STATE) else {}
 
 
 @torch.no_grad()
 def _give_own_memory(model: nn.Module) -> None:
-    """Replace each expanded tensor of a model by a copy, because values that share memory cannot be loaded."""
+    """Replace each expanded tensor of a model by a copy, because its elements share memory.
+
+    torch cannot load values into such a tensor.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
         if not is_lazy(tensor) and any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride())):
             tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:
-    """Return the names of weights that may be missing in `state`, the weights of a checkpoint, because they are tied.
+    """Return the names of weights of a model that `state`, the weights of a checkpoint, need not have.
 
-    A checkpoint has a tied weight under only one of its names.
+    A checkpoint may have a tied weight under only one of its names.
     """
     tied = getattr(model, "_tied_weights_keys", None) or ()
     # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.

@@ -1,4 +1,4 @@
-"""Resume with a world size that differs from the world size of the checkpoint."""
+"""Resuming with another world size than the world size of the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ _SAMPLE_ENTRIES = ("began", "order", "rows", "parts", "workers_epoch")
 
 
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a loader position that are valid for batches of any size.
+    """Return the entries of a loader position that are valid for any batch size and any world size.
 
-    These entries say which samples are done, the order of the samples, and the epoch of the workers. The other entries
-    depend on the batch size: the number of taken batches, the prefetched batch, and the way in which the loader was
-    built.
+    These entries are the samples that are done, the order of the samples, the RNG states at the start of the epoch, and
+    the epoch in which persistent workers started. Entries such as the number of taken batches or the RNG states before
+    the prefetched batch are left out, because they depend on the batch size.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 
 
 def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
-    """Compute the state that this rank resumes with. All ranks must call this function.
+    """Return the values that this rank resumes with. All ranks must call this function.
 
-    With the same world size, it is the state that the rank saved. Otherwise:
+    With the world size of the checkpoint, or if the checkpoint does not have its world size, return `own`. Otherwise:
 
-    - a rank that saved RNG states restores them, and a new rank takes those of rank 0, or of the lowest rank that saved
-      on its machine;
-    - the training loss is the mean over the ranks that wrote the checkpoint;
-    - the loader position is counted in samples, and the prefetched batch is fetched again.
+    - A rank that saved RNG states restores its own states. A new rank restores the states of the lowest saved rank.
+    - The loss sums are the means over the ranks that saved.
+    - The loader position has only the entries that `position_in_samples` returns.
+
+    With `save_on_each_node`, only ranks that saved on this machine count.
 
     Args:
-        own: the values that this rank saved, such as RNG states and loader position; {} if it saved none.
+        own: the values that this rank saved, such as RNG states and loader position; {} if this rank saved none.
         run: the run.
         checkpoint: the checkpoint.
     """
@@ -72,7 +73,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
 
 def mean_losses(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the states of the loss sums that the ranks saved. Each sum becomes the mean of the sums of all ranks."""
+    """Merge the states of `Losses` that the ranks saved. Each sum becomes the mean of this sum over the ranks."""
     found = {**of_ranks[0], "sum": sum(part["sum"] for part in of_ranks) / len(of_ranks)}
     if windows := found.get("windows"):
         found["windows"] = {name: mean_losses([part["windows"][name] for part in of_ranks]) for name in windows}

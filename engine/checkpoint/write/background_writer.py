@@ -13,7 +13,7 @@ from ..protocols import SavingRanks
 
 
 class BackgroundWriter:
-    """A thread that runs one task at a time. If a task fails, the next call that waits for it raises its error."""
+    """A thread that runs one task at a time. If a task fails, the next `submit`, `wait` or `close` raises its error."""
 
     def __init__(self) -> None:
         """Create an idle writer. The first task starts the thread."""
@@ -21,10 +21,12 @@ class BackgroundWriter:
         self._task: Future[None] | None = None
         self._process = os.getpid()
         self.seconds = 0.0
-        """The seconds that the last finished task took; 0 before the first."""
+        """The seconds that the last finished task took; 0 before the first task finishes."""
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
-        """Return the ranks for the collectives of a task; here `ranks` unchanged. All ranks must call this method.
+        """Return the ranks with which a task runs its collectives. All ranks must call this method.
+
+        This class returns `ranks`. `RanksWriter` returns ranks with their own process group.
 
         Args:
             ranks: the ranks of the run.
@@ -34,7 +36,7 @@ class BackgroundWriter:
         return group
 
     def submit(self, work: Callable[[], None], step: int = 0) -> None:
-        """Wait for the running task, then start another. If the running task fails, this call raises its error.
+        """Wait for the running task, then start the task `work`. If the running task fails, raise its error instead.
 
         Args:
             work: the task.
@@ -46,7 +48,7 @@ class BackgroundWriter:
         self._task = self._pool.submit(self._timed, work)
 
     def __reduce__(self) -> tuple[type[BackgroundWriter], tuple[()]]:
-        """Return how `pickle` and `copy` rebuild the writer: as a new writer without a thread and a task."""
+        """Make `pickle` and `copy` create a new writer, without a thread and without a task."""
         return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:
@@ -63,19 +65,21 @@ class BackgroundWriter:
 
     @property
     def done(self) -> bool:
-        """Whether a task has finished since the last call of `wait`."""
+        """Whether the last task has finished, and `wait` was not called after that."""
         return self._task is not None and self._task.done()
 
     def finished_at(self, step: int) -> bool:
-        """Return whether a task has finished on all ranks since the last call of `wait`. Call it after each step.
+        """Return whether the last task has finished on all ranks, and `wait` was not called after that.
+
+        Call this method after each step. All ranks get the same answer for the same step.
 
         Args:
-            step: the number of completed steps. All ranks get the same answer for the same step.
+            step: the number of completed steps of the training.
         """
         return self.done
 
     def _leave_to_parent(self) -> None:
-        """In a forked process, drop the references to thread and task, which exist only in the parent process."""
+        """In a forked process, drop the references to the thread and the task of the parent process."""
         if self._process != os.getpid():
             self._process, self._pool, self._task = os.getpid(), None, None
 
@@ -87,7 +91,7 @@ class BackgroundWriter:
             task.result()
 
     def finish(self) -> bool:
-        """Wait for the task without raising its error. Return whether it succeeded; False if there is no task."""
+        """Wait for the last task without raising its error. Return whether there is a task and it succeeded."""
         self._leave_to_parent()
         if self._task is None:
             return False
@@ -95,7 +99,7 @@ class BackgroundWriter:
         return self._task.exception() is None
 
     def close(self) -> None:
-        """Wait for the running task, then end the thread."""
+        """Wait for the running task, raise its error if it failed, and end the thread."""
         self._leave_to_parent()
         pool, self._pool = self._pool, None
         try:

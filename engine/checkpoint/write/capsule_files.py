@@ -1,4 +1,4 @@
-"""The files of a capsule: the data that is needed to repeat a failed step."""
+"""The files of a capsule: the data with which a program can repeat a failed step."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def write_capsule(
         batches: the batches of the step.
         states: the RNG states before each batch.
         described: the values to write into `capsule.json`.
-        max_bytes: the size above which nothing is written.
+        max_bytes: the largest size of a capsule in bytes.
 
     Raises:
-        CheckpointError: if the capsule is too large, or if a batch holds values that cannot be stored.
-        OSError: if the disk refuses the files.
+        CheckpointError: if the capsule is larger than `max_bytes`, or if a batch holds values that cannot be stored.
+            Nothing is written then.
+        OSError: if the folder exists, or if the files cannot be written.
     """
     kept = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
     tensors, metadata = encode({"batches": batches, "states": states}, "batch")

@@ -1,12 +1,12 @@
-"""Committing a checkpoint: write it under a hidden name, then rename it.
+"""Committing a checkpoint: write a hidden staging folder, then rename it to the final name.
 
-The order makes the save safe against a kill or a power loss at any point:
+The order of the operations makes the save safe against a kill or a power loss at any point:
 
-1. Every file is written, hashed, and synchronised to the disk (`fsync`).
+1. Every file is written, hashed and synchronised to the disk (`fsync`).
 2. The manifest, which lists the files, is written and synchronised. The folders are synchronised.
 3. The folder is renamed to its final name. The folder that contains it is synchronised.
 
-A folder is renamed before it is deleted, so a half-deleted checkpoint never has its final name.
+To delete a checkpoint, its folder is first renamed. So a half-deleted checkpoint never has its final name.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Create an object that writes into `file`. `thread` computes a slow hash. It must run one task at a time."""
+        """Write into `file`. `thread` computes a slow hash, and must run one task at a time."""
         self._file = file
         self._hashing = Hashing(thread, algorithm)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write bytes. They must not change until `digest` returns."""
+        """Write bytes. The caller must not change the bytes until `digest` returns."""
         self._hashing.add(data)
         self._file.write(data)
 
     def digest(self) -> AnyDigest:
-        """Return the digest of the written bytes."""
+        """Wait until all written bytes are hashed, and return their digest."""
         return self._hashing.digest()
 
 
 class Staging:
-    """The hidden folder that a checkpoint is written into before it gets its final name."""
+    """The staging folder of a checkpoint. After all files are written, `commit` renames it to the final name."""
 
     def __init__(self, target: Path, name: Hidden) -> None:
-        """Use the folder `name`, which becomes `target`."""
+        """Use the hidden name `name`, in the folder that contains `target`. `target` is the final path."""
         self.target = target
         self.links: Links = NO_LINKS
-        """Replaces unchanged files by links to an earlier checkpoint."""
+        """Replaces files that did not change by hard links to an earlier checkpoint."""
         self.name = name
         self.path = target.with_name(str(name))
         self._algorithm = to_write()
@@ -63,14 +63,14 @@ class Staging:
         self._synchronising: list[Future[None]] = []
 
     def create(self) -> None:
-        """Create the folder, and remove what killed sessions left."""
+        """Remove the hidden folders that killed sessions left, then create the staging folder."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         sweep(self.path.parent, self.name.run_id)
         self.path.mkdir()
 
     @contextmanager
     def open(self, name: str) -> Iterator[HashedFile]:
-        """Open a new file in the folder for writing. It is hashed while it is written.
+        """Open a new file in the folder for writing. The file is hashed while it is written.
 
         Args:
             name: the name of the new file.
@@ -92,7 +92,10 @@ class Staging:
             file.write(text.encode())
 
     def add_written_files(self) -> None:
-        """Start to hash and `fsync` the files that other functions wrote into the folder. They must be complete."""
+        """Start to hash and `fsync` the files that other functions, such as `save_pretrained`, wrote into the folder.
+
+        The files must be complete.
+        """
         allowed = self.path.stat().st_mode & 0o666  # safetensors creates files that only the owner can read
         for path in sorted(self.path.rglob("*")):
             name = path.relative_to(self.path).as_posix()
@@ -111,7 +114,7 @@ class Staging:
         return digest
 
     def flush(self) -> None:
-        """Wait until the known files are on the disk and hashed."""
+        """Wait until the files from `open` and `add_written_files` are hashed and on the disk."""
         self._wait()
 
     def _wait(self) -> None:
@@ -125,13 +128,13 @@ class Staging:
         self._synchronising.append(self._beside.submit(_synchronise, path))
 
     def commit(self, facts: Mapping[str, Any], digests: Mapping[str, AnyDigest]) -> None:
-        """Write the manifest and rename the folder. If that fails, nothing changes.
+        """Write the manifest, and rename the folder to its final name.
 
-        A checkpoint with the final name is replaced.
+        The folder replaces an existing checkpoint with this name. If the method fails, the existing checkpoint stays.
 
         Args:
             facts: the entries of the manifest, without the list of files.
-            digests: file name -> digest, of the files that are already hashed and synchronised to the disk. This
+            digests: file name -> digest, for the files that are already hashed and synchronised to the disk. This
                 method hashes and synchronises the other files in the folder.
         """
         self.digests |= digests
@@ -158,15 +161,15 @@ class Staging:
         shutil.rmtree(aside, ignore_errors=True)
 
     def discard(self) -> None:
-        """Remove the folder."""
+        """Delete the staging folder. Errors are ignored."""
         self._beside.shutdown(cancel_futures=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def synchronise(paths: Iterable[Path]) -> None:
-    """Wait until files are on the disk. For a folder, wait until the names in it are on the disk.
+    """Wait until files and folders are on the disk. A folder is on the disk if the names of its files are.
 
-    All files and folders are synchronised at the same time.
+    Several threads synchronise the paths at the same time.
     """
     at_once(_synchronise, paths)
 
@@ -180,26 +183,27 @@ def _synchronise(path: Path) -> None:
 
 
 class Removable(Protocol):
-    """A checkpoint that can be deleted."""
+    """A checkpoint that can be deleted. `SavedCheckpoint` implements this protocol."""
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of the checkpoint."""
 
     @property
     def step(self) -> int:
-        """The number of steps done."""
+        """The number of completed steps."""
 
     @property
     def run_id(self) -> str:
-        """The run that wrote the checkpoint."""
+        """The id of the run that wrote the checkpoint."""
 
 
 def remove(checkpoint: Removable) -> None:
-    """Rename a checkpoint, then delete it.
+    """Delete a checkpoint: rename its folder to a hidden name, then delete the folder.
 
     Raises:
-        OSError: if the folder cannot be renamed or deleted. The checkpoint is then unchanged, or already renamed.
+        OSError: if the folder cannot be renamed or deleted. After a failed rename, the checkpoint is unchanged. After a
+            failed deletion, the folder has the hidden name.
     """
     aside = checkpoint.path.with_name(str(hidden_name(checkpoint.step, checkpoint.run_id, "-removed")))
     shutil.rmtree(aside, ignore_errors=True)
@@ -208,14 +212,14 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove hidden folders that killed sessions left: of this run, and of other runs that ended on this machine.
+    """Delete hidden folders that killed sessions left: of this run, and of other runs on this machine.
 
-    Hidden folders of other runs on other machines are kept, because such a run may be alive. A folder that holds a good
-    checkpoint hidden by a killed run gets its final name back: see `put_back`.
+    Hidden folders of other runs on other machines stay, because such a run may be alive. First, `put_back` restores the
+    names of good checkpoints.
 
     Args:
         output_dir: the folder of the checkpoints.
-        run_id: this run, as in the names of its hidden folders.
+        run_id: the id of this run, without characters other than letters and digits.
     """
     put_back(output_dir)
     for path, hidden in _abandoned(output_dir):
@@ -224,7 +228,10 @@ def sweep(output_dir: Path, run_id: str) -> None:
 
 
 def put_back(output_dir: Path) -> None:
-    """Restore the final names of good checkpoints that a killed run hid in order to replace them."""
+    """Restore the final names of good checkpoints that a killed run renamed in order to replace them.
+
+    If the new checkpoint already has the final name, the hidden folder stays. Only the sizes of files are checked.
+    """
     for path, hidden in _abandoned(output_dir):
         target = path.with_name(folder_name(hidden.step))
         if hidden.aside == "-replaced" and not target.exists() and not damage(CheckpointFolder(path), full=False):

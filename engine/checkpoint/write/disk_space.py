@@ -20,18 +20,18 @@ from ..format.sharded import Files
 from ..format.subclasses import consists_of_tensors
 
 _PROBE = 4096
-"""Bytes that a disk must accept before training begins."""
+"""The bytes that `check_writable` writes as a test."""
 _ANOTHER = "Set `output_dir` to a folder in which this user can create files."
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> int:
-    """Return the bytes that a checkpoint needs at least. So a save that fits on the disk is not refused.
+    """Return the least number of bytes that a checkpoint needs, so that no save that fits on the disk is refused.
 
-    Frozen weights and buffers do not count, because a save may write them to no file: the files of an adapter hold only
-    the adapter, a hard link may replace the file, and an override may save only a part of the model. The manifest and
-    the names of tensors do not count either.
+    Frozen weights and buffers do not count, because a save may not write them: the files of an adapter have only the
+    adapter, a hard link may replace a file, and an override of `save_model` may save only a part of the model. The
+    manifest and the names of tensors do not count either.
 
     Args:
         model: the model. Its trained weights count.
@@ -45,7 +45,7 @@ def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> 
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor. If it consists of other tensors, as a quantized one does, return their bytes."""
+    """Return the bytes of a tensor. For a tensor that consists of other tensors, return the sum of their bytes."""
     if consists_of_tensors(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         parts = [getattr(tensor, name) for name in names]
@@ -54,7 +54,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def bytes_free(folder: Path) -> int | None:
-    """Return the free bytes on the disk of a folder, which need not exist; None if the system does not say."""
+    """Return the free bytes on the disk of a folder; None if they are unknown. The folder need not exist."""
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), None)
     try:
         usage = shutil.disk_usage(existing or folder)
@@ -64,7 +64,7 @@ def bytes_free(folder: Path) -> int | None:
 
 
 def check_space(needed: int, folder: Path) -> None:
-    """Raise an error before a save that does not fit on the disk.
+    """Raise an error if the disk of `folder` has too little space for a save.
 
     Raises:
         OSError: if fewer than `needed` bytes are free.
@@ -77,14 +77,14 @@ def check_space(needed: int, folder: Path) -> None:
 def check_writable(folder: Path, *, leave: bool) -> None:
     """Write a file into a folder and remove it, to check that the folder is writable.
 
-    A check of permissions and free space alone is not enough.
+    A check of permissions and free space alone does not find every reason for which a write fails.
 
     Args:
         folder: the folder, existing or not.
-        leave: whether the folders that this function creates stay.
+        leave: whether the folders that this function creates stay. If False, the function removes them.
 
     Raises:
-        CheckpointError: if the file cannot be written. The message says why, and the remedy.
+        CheckpointError: if the file cannot be written. The message has the reason and the remedy.
     """
     created: list[Path] = []
     probe = folder / f".tmp-probe-{os.getpid()}"
@@ -111,11 +111,12 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
 
     Args:
         step: the step of the checkpoint.
-        needed: the bytes that it needs at least.
-        folder: the folder that it is written into.
+        needed: the least number of bytes that the checkpoint needs.
+        folder: the folder that the checkpoint folder is written into.
 
     Raises:
-        CheckpointError: if the disk raises any error.
+        CheckpointError: if the block raises an OSError, a SafetensorError or a CheckpointError. A CheckpointError is
+            raised unchanged.
     """
     try:
         yield

@@ -19,12 +19,13 @@ EXPORTED = "model.pt2"
 def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
     """Write `model.pt2`, the forward of a model in evaluation mode, traced by `torch.export`.
 
-    The program takes inputs of other sizes if the model allows it, such as other batch sizes.
+    If the model allows it, the exported program accepts inputs of other sizes, such as other batch sizes.
 
     Args:
-        model: the model. Each of its modules keeps its mode.
-        inputs: an example: a mapping, passed by name, or a tuple or list, passed by position.
-        folder: where to write. It is created if necessary.
+        model: the model. After the export, each module is in training or evaluation mode as before.
+        inputs: an example of the inputs. The values of a mapping are passed by name. The items of a tuple or list are
+            passed by position.
+        folder: the folder to write into. It is created if necessary.
 
     Returns:
         The path of the file. `torch.export.load(path).module()` is the model.
@@ -54,8 +55,8 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
 
 
 def _two_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Repeat the sample of a tensor that has one sample, because torch.export would fix a batch size of 1.
+    """Return a tensor with one sample twice, because torch.export would fix a batch size of 1.
 
-    A tensor with another number of samples is returned unchanged.
+    A scalar, or a tensor with another number of samples, is not repeated.
     """
     return tensor.detach() if tensor.dim() == 0 or len(tensor) != 1 else tensor.detach().repeat_interleave(2, 0)

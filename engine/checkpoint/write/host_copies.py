@@ -1,4 +1,4 @@
-"""Copy tensors to the CPU for a save. The next save reuses the memory, because allocating costs more than copying."""
+"""Copies of tensors on the CPU for a save. The next save reuses the memory, because a new allocation takes longer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 class HostCopies:
-    """Copies of tensors on the CPU, by name. A later copy under the same name, shape and dtype reuses the memory.
+    """Copies of tensors on the CPU, by name. Two copies with the same name, shape and dtype use the same memory.
 
-    The later copy overwrites the earlier copy. So the earlier copy must be on disk before the later copy is made.
+    The second copy overwrites the first copy. So the first copy must be on disk before the second copy is made.
     """
 
     def __init__(self) -> None:
@@ -17,12 +17,12 @@ class HostCopies:
         self._used: set[str] = set()
 
     def begin(self) -> None:
-        """Start a new set of copies. Free the memory of names that the previous set did not use."""
+        """Start the copies of a new save. Free the memory of names that the previous save did not copy."""
         self._kept = {name: tensor for name, tensor in self._kept.items() if name in self._used}
         self._used = set()
 
     def copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous copy of a tensor, on the CPU."""
+        """Return a contiguous copy of a tensor, on the CPU. `name` selects the memory to reuse."""
         self._used.add(name)
         kept = self._kept.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:

@@ -1,7 +1,7 @@
 """Hard links instead of copies, for files that did not change since the previous checkpoint.
 
-A frozen part of a model is the same in every checkpoint. With a link, all checkpoints share its bytes on the disk. The
-file stays until all checkpoints that have it are deleted.
+For example, frozen weights are the same in every checkpoint. With hard links, the checkpoints share the bytes on the
+disk. The bytes stay until all checkpoints with the file are deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Links:
     """Replaces new files by hard links to equal files of an earlier checkpoint."""
 
     def __init__(self, folder: Path, digests: Mapping[str, AnyDigest]) -> None:
-        """Create an object that links to the files in `folder`.
+        """Link to the files in `folder`.
 
         Args:
             folder: the earlier checkpoint.
@@ -38,14 +38,14 @@ class Links:
         return name in self._digests
 
     def replace(self, path: Path, name: str, digest: AnyDigest) -> bool:
-        """Replace a new file by a link if the earlier file has the same bytes. Return whether it is replaced.
+        """Replace a new file by a link to the earlier file if both have the same bytes. Return whether it is replaced.
 
-        The bytes are compared, not only the digests: a file that was damaged or edited after its save is not linked.
+        The bytes are compared, not only the digests. So no link leads to an earlier file that was damaged or edited.
 
         Args:
             path: the new file, completely written.
-            name: its name in the checkpoint.
-            digest: its digest.
+            name: the name of the file in both checkpoints.
+            digest: the digest of the new file.
         """
         if self._digests.get(name) != digest:
             return False
@@ -63,11 +63,14 @@ class Links:
 
 
 NO_LINKS = Links(Path(), {})
-"""Replaces nothing."""
+"""Links to no file."""
 
 
 def links_to_last(output_dir: Path) -> Links:
-    """Return the links to the files of the checkpoint with the highest step; links to nothing if it has no manifest."""
+    """Return a `Links` object for the checkpoint with the highest step in a folder.
+
+    If there is no checkpoint, or no valid manifest lists its files, the object links to no file.
+    """
     steps = {step: path for path in output_dir.iterdir() if (step := step_of(path)) is not None}
     if not steps:
         return NO_LINKS

@@ -1,4 +1,4 @@
-"""The files of a model: its weights in one file or several, and its config."""
+"""The files of a model: its weights in one or several files, its config and its extra state."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Weights = dict[str, torch.Tensor]
 
 
 def bytes_in(size: str | int) -> int:
-    """Convert a size to bytes: a number, or text such as `5GB` (10**9 bytes each) or `500MiB` (2**20 bytes each).
+    """Return a size in bytes. The size is a number, or text such as `5GB` (5 * 10**9) or `500MiB` (500 * 2**20).
 
     Raises:
-        ArgumentError: if it is not a size, or below 1.
+        ArgumentError: if `size` is not a size, or is below 1.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(size))
     number = float(match[1]) * _UNITS.get(match[2].upper(), 0) if match else 0.0
@@ -43,9 +43,11 @@ def bytes_in(size: str | int) -> int:
 
 
 def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor], torch.Tensor]) -> dict[str, Any]:
-    """Return a state dict with copies of the values. If a tied tensor has several names, they refer to one copy.
+    """Return a state dict with copies of the values. All names of a tied tensor refer to one copy.
 
-    `copy_of` gets a name and a tensor, and returns the copy.
+    Args:
+        weights: the state dict.
+        copy_of: a function that receives a name and a tensor, and returns a copy of the tensor.
     """
     firsts: dict[Any, torch.Tensor] = {}
     copied: dict[str, Any] = {}
@@ -61,9 +63,9 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
 
 
 def clone_values(weights: dict[str, Any]) -> None:
-    """Replace the values of a state dict by copies, one after the other. The names of a tied tensor refer to one copy.
+    """Replace the values of a state dict by copies, one after the other. All names of a tied tensor refer to one copy.
 
-    If nothing else refers to the values, each value is freed after its copy. So at most one value is in memory twice.
+    If nothing else refers to a value, its memory is freed right after the copy. So only one value is in memory twice.
     """
     firsts: dict[Any, torch.Tensor] = {}
     for name in weights:
@@ -85,13 +87,16 @@ def can_be_written_later(model: Any) -> bool:
 
 
 def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_size: str | int) -> None:
-    """Write a model into a folder with its `save_pretrained`. If the model has none, write only its weights.
+    """Write a model into a folder with the method `save_pretrained` of the model.
+
+    If the model has no such method, write only its weights. Also write the weights if `save_pretrained` raises
+    NotImplementedError, or writes no weights that a run can load.
 
     Args:
         model: the model.
         weights: the state dict to write; None for the state dict of the model.
-        folder: the folder.
-        max_shard_size: the largest size of a file of weights. A larger tensor gets a file of its own.
+        folder: the folder. It is created if necessary.
+        max_shard_size: the largest size of a weights file, as for `bytes_in`. A larger tensor gets its own file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
@@ -119,7 +124,7 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 
 
 def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
-    """Write the values of a state dict that are not tensors: the results of `get_extra_state` of modules."""
+    """Write `extra`, the values of a state dict that are not tensors. `Module.get_extra_state()` returned them."""
     (folder / EXTRA_STATE).unlink(missing_ok=True)
     if extra:
         tensors, metadata = encode(dict(extra), EXTRA_STATE)
@@ -128,7 +133,7 @@ def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
 
 
 def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Write the unfrozen weights and the buffers that the files of the adapters do not hold."""
+    """Write the unfrozen weights and the buffers of a model that are not in the files of its adapters."""
     beside = weights_beside(model, weights)
     (folder / BESIDE_ADAPTERS).unlink(missing_ok=True)
     if beside:
@@ -139,8 +144,13 @@ def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) 
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:
     """Write weights as `model.safetensors`, or as several files with an index. Write a tied tensor once.
 
-    The other names of a tied tensor are in the metadata of the file, as safetensors' `save_model` writes them. Weight
-    files of an earlier save in the folder are removed, because they could be read instead of the new files.
+    The other names of a tied tensor are in the metadata of the file, as `save_model` of safetensors writes them. Weight
+    files of an earlier save in the folder are deleted, because a reader could read them instead of the new files.
+
+    Args:
+        named: the weights by name.
+        folder: the folder. It is created if necessary.
+        max_bytes: the largest size of a file; None for one file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first_of: dict[Any, str] = {}
@@ -176,6 +186,8 @@ def save_file(weights: Weights, path: Path, metadata: dict[str, str]) -> None:
 
     The function writes a temporary file, and then renames this file to `path`. If `path` already exists, the existing
     file stays unchanged until the rename, because the tensors may be a memory map of the existing file.
+
+    For tensors with an unsupported dtype, the function calls `safetensors.torch.save_file`.
     """
     if not all(can_write(tensor) for tensor in weights.values()):
         safetensors.save_file(weights, path, metadata)
@@ -198,7 +210,7 @@ def _remove_others(folder: Path, written: set[str]) -> None:
 
 
 def _shards(weights: Weights, max_bytes: int | None) -> list[Weights]:
-    """Divide weights, in order, into files of at most `max_bytes`. A larger tensor gets a file of its own."""
+    """Divide weights, in order, into files of at most `max_bytes`. A larger tensor gets its own file."""
     shards: list[Weights] = [{}]
     size = 0
     for name, tensor in weights.items():

@@ -1,6 +1,6 @@
-"""A writer with a thread per rank, for checkpoints of several ranks.
+"""A writer with one thread on each rank, for checkpoints of several ranks.
 
-A task writes one checkpoint. The ranks agree on the step after which the task counts as finished on all of them.
+A task writes one checkpoint. The ranks agree on the step after which the task counts as finished on all ranks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .background_writer import BackgroundWriter
 
 
 class RanksWriter(BackgroundWriter):
-    """Runs one task at a time on a thread of each rank. Every rank submits its tasks in the same order.
+    """Runs one task at a time on a thread of each rank. All ranks submit their tasks in the same order.
 
-    The threads have a process group of their own. The training runs no collective for them, and never uses this group.
+    The threads have their own process group. The training never uses this group.
 
-    The writes of the ranks end at different moments, but all ranks must raise an error or announce an event at the same
-    step. So the threads agree on a step: each thread reads the last step that its rank has completed, and the
-    result is the step after the highest of them. While the threads exchange these numbers, a rank that completes a step
-    waits. It therefore cannot pass the step that the threads agree on.
+    The ranks end their writes at different times, but all ranks must raise an error or announce an event at the same
+    step. So the threads agree on a step: each thread reads the last step that its rank has completed, and all threads
+    take the highest of these steps plus 1. During this exchange, a rank that completes a step waits. So no rank passes
+    the step that the threads agree on.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,8 @@ class RanksWriter(BackgroundWriter):
     def _agree(self) -> None:
         """Agree with the threads of the other ranks on the step after which the task counts as finished.
 
-        If a rank is lost, there is no agreement: the task counts as finished at once, and its error names the cause.
+        If the connection to a rank is lost, the threads do not agree. The task then counts as finished at once, and its
+        error names the cause.
         """
         due = 0
         try:

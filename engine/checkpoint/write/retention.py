@@ -1,4 +1,4 @@
-"""Retention: a pure function that selects the checkpoints to keep, from their steps, times and metrics."""
+"""Retention: `Keep` selects the checkpoints that stay on disk, by their steps, training times and metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ....events.keywords import CheckedKeywords
 
 
 class Retainable(Protocol):
-    """The values of a checkpoint that retention reads."""
+    """The values of a checkpoint that `Keep` reads. `SavedCheckpoint` implements this protocol."""
 
     @property
     def step(self) -> int:
-        """The number of steps done."""
+        """The number of completed steps."""
 
     @property
     def seconds(self) -> float:
-        """How long the run had trained, in seconds."""
+        """The training time of the run until the save, in seconds."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -34,8 +34,10 @@ R = TypeVar("R", bound=Retainable)
 class Keep(CheckedKeywords):
     """Which checkpoints stay on disk.
 
-    A checkpoint stays if at least one field selects this checkpoint. If no field is set, all checkpoints stay. The
-    newest checkpoint always stays. The checkpoint that `load_best_model_at_end` loads also always stays.
+    A checkpoint stays if at least one field selects this checkpoint. A field with its default selects no checkpoint. If
+    no field is set, all checkpoints stay.
+
+    The newest checkpoint always stays. The checkpoint that `load_best_model_at_end` loads also always stays.
     """
 
     last: int | None = None
@@ -46,8 +48,9 @@ class Keep(CheckedKeywords):
     multiples: int | None = None
     """Keep each checkpoint with a step number that is a multiple of this number. These checkpoints always stay."""
     total: int | None = None
-    """The number of checkpoints that stay in total. If the other fields keep fewer, the newest of the remaining ones
-    stay too, up to this number. If the other fields keep more, all of these stay."""
+    """The number of checkpoints to keep in total. If the other fields keep fewer checkpoints, the newest of
+    the remaining checkpoints stay too, up to this number. If the other fields keep more checkpoints, `total` has no
+    effect."""
     minutes: float | None = None
     """The length of an interval in minutes of training. The first checkpoint at or after the end of each interval
     always stays."""
@@ -66,7 +69,7 @@ class Keep(CheckedKeywords):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no field is set, so that all checkpoints stay."""
+        """Whether all checkpoints stay, because no field is set."""
         return self == Keep()
 
     def superfluous(
@@ -117,6 +120,6 @@ def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
 
 
 def _measured(checkpoint: Retainable, metric: str) -> float:
-    """Return a metric of a checkpoint; NaN if it was not measured. NaN is never among the best."""
+    """Return a metric of a checkpoint; NaN if the checkpoint has no such number. `Keep` ignores NaN for `best`."""
     value = checkpoint.metrics.get(metric)
     return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,4 +1,4 @@
-"""Writing a snapshot as a checkpoint, on all ranks together."""
+"""Writing a snapshot as a checkpoint. All ranks write together."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | None = None) -> None:
     """Write a checkpoint completely, or change nothing.
 
-    All ranks must call this function. A thread may call it while training continues, because it reads nothing of the
-    run except its arguments.
+    All ranks must call this function. A background thread may call this function while training continues, because
+    training does not change the values of the run that the function reads, such as the arguments.
 
     Args:
         run: the run.
         snapshot: the contents of the checkpoint.
-        ranks: the ranks that write together. On a thread, they need a process group of their own. Default: the
-            ranks of the run.
+        ranks: the ranks that write together. For a call on a background thread, pass ranks with their own process
+            group. Default: the ranks of the run.
 
     Raises:
-        CheckpointError: if the disk is full or fails.
+        CheckpointError: if the disk is full or fails on any rank.
     """
     checkpoint = snapshot.checkpoint
     ranks = run.ranks if ranks is None else ranks
@@ -55,12 +55,22 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
 
 
 def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
-    """Call `work` on every rank and return the results by rank. If `work` fails on a rank, raise an error on all."""
+    """Call `work` on every rank and return the results, in order of rank. All ranks must call this function.
+
+    Raises:
+        CheckpointError: on the other ranks, if `work` fails on a rank. The failing rank raises its own error.
+    """
     return together(run.ranks, run.state.global_step, work)
 
 
 def together(ranks: SavingRanks, step: int, work: Callable[[], T]) -> list[T]:
-    """Call `work` on all given ranks, as `on_all_ranks` does. `step` is the step of the checkpoint, for errors."""
+    """Call `work` on all ranks in `ranks`, as `on_all_ranks` does for the ranks of a run.
+
+    Args:
+        ranks: the ranks. Each of them must call this function.
+        step: the step of the checkpoint, for errors.
+        work: the function to call.
+    """
     result, failure = None, None
     try:
         result = work()
@@ -82,7 +92,7 @@ def _prepare(run: SavableRun, staging: Staging, needed: int) -> None:
 
 
 def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[str, AnyDigest]:
-    """Write the files of this rank and return their digests."""
+    """Write the files of this rank into the staging folder, and return their digests by file name."""
     if not staging.path.is_dir():
         raise CheckpointError(
             f"{staging.path.parent} is not the folder that the first rank writes into. Give all ranks the same "

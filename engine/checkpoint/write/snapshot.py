@@ -28,21 +28,21 @@ class Snapshot:
     """The contents of a checkpoint that is not written yet."""
 
     checkpoint: CheckpointRecord
-    """The folder, step and metrics."""
+    """The record of the checkpoint: folder, step and metrics."""
     needed: int
-    """The bytes that the checkpoint needs at least."""
+    """The least number of bytes that the checkpoint needs."""
     facts: dict[str, Any]
     """The entries of the manifest, without the list of files."""
     tensors: dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
     """File name -> the tensors of the file, and its metadata."""
     texts: dict[str, str]
-    """Text files by name."""
+    """File name -> the text of the file."""
     write_model: Callable[[str], None]
-    """Writes the model into a folder."""
+    """A function that receives the path of a folder, and writes the model into the folder."""
     frozen: bool
-    """Whether everything is copied. If so, training may continue while the snapshot is written."""
+    """Whether the snapshot has copies of all values. If so, training may continue while the snapshot is written."""
     link_unchanged: bool = False
-    """Whether files that are equal in the last checkpoint become hard links to its files."""
+    """Whether files that are equal to files of the last checkpoint become hard links to these files."""
 
 
 @during(SAVE)
@@ -53,12 +53,13 @@ def take_snapshot(
 
     Args:
         run: the run.
-        checkpoint: the folder, step and metrics, and the values that callbacks store.
+        checkpoint: the record of the checkpoint: folder, step, metrics, and the values that callbacks store.
         callbacks: the states of the callbacks by id.
-        copies: copies tensors to the CPU, so that the snapshot can be written later; None to copy nothing.
+        copies: the memory for copies on the CPU, so that the snapshot can be written later. None copies nothing. If the
+            model cannot be written later, nothing is copied either.
 
     Raises:
-        CheckpointError: if the state has a value that a checkpoint cannot hold.
+        CheckpointError: if a state has a value that a checkpoint cannot hold.
     """
     write_model = None
     if copies is not None:
@@ -104,10 +105,10 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
     """Replace all tensors by copies on the CPU.
 
     Args:
-        tensors: the tensors by file name. No other reference to a gathered tensor exists.
-        copies: copies tensors, and keeps the memory for the next save.
-        gathered: whether a callback gathers the optimizer state of all ranks on the host. Then the memory is not kept,
-            and each gathered tensor is freed before the next one is copied.
+        tensors: the tensors by file name. No other object refers to a gathered tensor.
+        copies: the memory for the copies. The next save uses the same memory.
+        gathered: whether a callback gathers the optimizer state of all ranks on the CPU. If so, copies of CPU tensors
+            do not use `copies`, and each gathered tensor is freed before the next tensor is copied.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():
@@ -118,7 +119,7 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
 
 
 def _write_live_model(run: SavableRun, folder: str) -> None:
-    """Write the model as it is now, and the files that a subclass of the Trainer adds to a checkpoint."""
+    """Write the current weights of the model, and the files that a subclass of the Trainer adds to a checkpoint."""
     run.services.save_model(folder)
     for writer in STATE_WRITERS if not run.args.save_only_model else ():
         run.services.at(writer, lambda: None, folder)
@@ -127,7 +128,7 @@ def _write_live_model(run: SavableRun, folder: str) -> None:
 def _state_of(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Collect three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
+    """Return three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
     of_rank: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     texts: dict[str, str] = {}
@@ -162,13 +163,13 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; an empty dict if the epoch is about to end or the loader has none."""
+    """Return the position of the data loader; an empty dict if it is unknown or the epoch is about to end."""
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return gradient norm and learning rate of the last step. A resumed run may log them at the end of the epoch."""
+    """Return gradient norm and learning rate of the last step. A resumed run may log both before its first step."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,
@@ -192,7 +193,7 @@ def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]
 def _data_position(run: SavableRun) -> dict[str, int]:
     """Return the data position to resume at; an empty dict if there is none.
 
-    If the epoch is about to end, this is the end of the epoch. Otherwise it is the current position.
+    If the epoch is about to end, return the end of the epoch. Otherwise return the current position.
     """
     if run.position is None or run.plan is None:
         return {}
@@ -204,7 +205,7 @@ def _leaves_epoch(run: SavableRun) -> bool:
 
 
 def _schedule_state(scheduler: Any) -> dict[str, Any]:
-    """Return the state of a schedule without its functions. A resumed run builds the functions from its arguments."""
+    """Return the state of a schedule without its functions. A resumed run builds the functions from the arguments."""
     if scheduler is None:
         return {}
     state: dict[str, Any] = dict(scheduler.state_dict())
