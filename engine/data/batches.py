@@ -1,4 +1,4 @@
-"""Batches: nested mappings, lists and tuples of tensors. Measure, move, join, detach and store them."""
+"""Functions that count, move, detach, convert and join batches: nested mappings, lists and tuples of tensors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
 
 
 def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
-    """Apply a function to the values at the same place of several nested data.
+    """Combine several nested structures into one: apply a function to the values at each position.
 
     Args:
-        function: receives a list with one value for each part, and returns the value at this place of the result.
-        parts: nested mappings, lists and tuples, all of the same structure. Anything else is a value.
+        function: receives a list with one value of each part, and returns the value of the result at this position.
+        parts: nested mappings, lists and tuples, all of the same structure. Any other object is a value.
 
     Returns:
-        Nested data of the same structure. If the class of a mapping does not accept a dict, the result has a dict.
+        A nested structure like the first part. A mapping class that cannot be created from a dict becomes a dict.
     """
     first = parts[0]
     if isinstance(first, Mapping):
@@ -50,7 +50,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 
     Args:
         batch: nested data.
-        device: where the tensors go.
+        device: the device of the result.
         non_blocking: whether the host continues while tensors are copied from pinned memory.
     """
     if device.type == "cpu" and _only_cpu():
@@ -60,7 +60,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 
 @cache
 def _only_cpu() -> bool:
-    """Return whether CUDA is missing, so that every tensor is on the CPU."""
+    """Return whether CUDA is not available. `to_device` then returns a batch for the CPU without a copy."""
     return not torch.cuda.is_available()
 
 
@@ -70,7 +70,7 @@ def detach(data: Any) -> Any:
 
 
 def to_numpy(data: Any) -> Any:
-    """Return nested data as numpy arrays in host memory. bfloat16 becomes float32, because numpy does not have it."""
+    """Return nested data as numpy arrays in host memory. bfloat16 becomes float32, because numpy has no bfloat16."""
     return map_tensors(
         lambda tensor: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy(), data
     )
@@ -79,11 +79,12 @@ def to_numpy(data: Any) -> Any:
 def rows_of(batch: Any) -> int | None:
     """Return the number of samples of a batch: the size of the first dimension of one of its tensors.
 
-    This tensor is `labels`, or else the first tensor or array that has a dimension. The number is wrong if the first
-    dimension is not the sample, as in a time-major batch. `Loader.batch_rows` is right for such a batch too.
+    The function reads the size of `labels` if the batch is a mapping with this key. Otherwise it reads the size of the
+    first tensor or array that has a dimension. In a time-major batch, the first dimension is the time, so the result is
+    wrong. `Loader.batch_rows` is right for such a batch too.
 
     Returns:
-        The number; None if the batch contains no such tensor.
+        The number; None if no tensor or array of the batch has a dimension.
     """
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return len(batch) if batch.ndim else None
@@ -105,7 +106,7 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
         padding: the value that fills parts with a smaller width.
 
     Raises:
-        TypeError: if the parts contain other values than tensors and arrays.
+        TypeError: if the parts contain values that are neither tensors nor arrays.
     """
 
     def join_values(values: list[Any]) -> Any:

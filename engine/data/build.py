@@ -47,17 +47,18 @@ def build_loader(
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
-        training: whether the loader is for training. If so, the samples are shuffled and the workers are seeded.
+        training: whether the loader is for training. Only a training loader shuffles, seeds its workers, and applies
+            `limit_train_batches`.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: the key of the samples that gives the length, for grouping by length.
-        sampler: a function that receives the dataset and returns a sampler, or returns None for the dataset's own
-            order. Without such a function, `args` select the sampler.
+        sampler: a function that receives a map-style dataset and returns a sampler, or returns None for the dataset's
+            own order. If `sampler` is None, `args` select the sampler. Streams ignore `sampler`.
 
     Raises:
-        DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
-            has no lengths to group by.
-        ArgumentError: if `limit_train_batches` limits a stream.
+        DataError: if the dataset is not a stream and lacks `__getitem__` or `__len__`, if it has no column that the
+            model accepts, or if it has no lengths to group by.
+        ArgumentError: if the loader is for training, the dataset is a stream, and `limit_train_batches` is set.
     """
     rows, joins = dataset, joins_samples(collator)
     if accepted is not None:
@@ -103,7 +104,7 @@ def build_loader(
 def _loader_options(
     dataset: Any, args: TrainingArguments, collator: Collator, ranks: Ranks, training: bool
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a `Loader`, except those that set the order of samples."""
+    """Return the keyword arguments of a `Loader`, except the dataset, the batch sampler, batch size and `drop_last`."""
     workers = args.dataloader_num_workers
     worker_init: Callable[[int], None] | None = ignore_stop_signals if workers else None
     if workers and (training or args.dataloader_persistent_workers):
@@ -127,8 +128,8 @@ def _stream_loader(
 ) -> Loader:
     """Build the loader of a stream.
 
-    If `own_part` finds a part of the stream for this rank, the loader reads only this part. Otherwise it reads the
-    whole stream, and takes the samples of this rank. `options` are the result of `_loader_options`.
+    If `own_part` finds a part of the stream for this rank, the loader reads only this part. Otherwise the loader reads
+    the whole stream, and skips the samples of other ranks. `options` is the result of `_loader_options`.
     """
     drop_last = args.dataloader_drop_last
     part = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
@@ -161,10 +162,12 @@ def default_sampler(
 
 
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
-    """Return a sampler whose order a resumed run can draw again.
+    """Return a sampler for `sampler`, so that a resumed run can draw the order of an epoch a second time.
 
-    None becomes a sampler in the order of `dataset`. As in accelerate, a `ShuffledSampler` with `seed` replaces a
-    `RandomSampler` of torch that draws each sample once. A `UserSampler` wraps any other sampler of the user.
+    - None becomes a sampler in the order of `dataset`.
+    - torch's `RandomSampler` becomes a `ShuffledSampler` with `seed`, as in accelerate, if it draws each sample once.
+    - A `SequentialSampler` and the samplers of trainbus stay.
+    - Any other sampler is wrapped in a `UserSampler`.
     """
     if sampler is None:
         return SequentialSampler(dataset)
@@ -180,7 +183,7 @@ def _group_by_length(
 ) -> Sampler[int]:
     """Build a sampler that puts samples of similar length next to each other.
 
-    For training, it draws a new order in each epoch. For evaluation, its order is fixed.
+    The sampler draws a new order in each epoch for training. Its order is fixed for evaluation.
     """
     if training:
         return LengthGroupedSampler(lengths, batch_size * args.gradient_accumulation_steps, ranks)
@@ -189,9 +192,12 @@ def _group_by_length(
 
 
 def order_of(loader: Any) -> list[int] | None:
-    """Return the dataset indices of the samples in the order of the last iteration of a loader.
+    """Return the order in which the last iteration of a loader read the samples, as a list of dataset indices.
 
-    None if the loader does not group samples by length. An evaluation then keeps the order of the loader.
+    An evaluation sorts its results with this list.
+
+    Returns:
+        The indices; None if the loader does not group samples by length. The evaluation then does not sort.
     """
     grouping = loader.grouping if isinstance(loader, Loader) else None
     return None if grouping is None else grouping.order
@@ -215,8 +221,8 @@ def length_of(data: Any) -> int | None:
 def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
     """Remove the columns that are not accepted, and return the dataset and the collator to use.
 
-    They are removed from a map-style dataset of the library `datasets` that has no transform. For other datasets, a
-    `ColumnFilter` around the collator removes them from each sample.
+    For a map-style dataset of the library `datasets` without a transform, the returned dataset lacks these columns. For
+    any other dataset, the returned collator is a `ColumnFilter`, which removes these columns from each sample.
 
     Args:
         dataset: the dataset.
@@ -224,7 +230,7 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
         accepted: the names of the columns to keep.
 
     Raises:
-        DataError: if the dataset has none of the accepted columns.
+        DataError: if a map-style dataset of the library `datasets` has none of the accepted columns.
     """
     columns = getattr(dataset, "column_names", None)
     fixed = hasattr(dataset, "remove_columns") and not is_iterable(dataset) and not _has_transform(dataset)
@@ -241,10 +247,11 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
 
 
 def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
-    """Return the columns of a dataset that are not accepted; an empty list if its columns are unknown.
+    """Return the columns of a dataset that are not accepted; an empty list if the columns are unknown.
 
-    For a list of dicts, the columns are the keys of the first dict. For any other dataset, they are its `column_names`.
-    They are unknown if it has no `column_names`, or if a transform makes its samples.
+    - For a list of dicts, the columns are the keys of the first dict. For any other list, they are unknown.
+    - For a dataset with a transform, the columns are unknown.
+    - For any other dataset, the columns are its `column_names`. Without this attribute, they are unknown.
     """
     columns: Any = None
     if isinstance(dataset, (list, tuple)):

@@ -12,7 +12,7 @@ from ..checkpoint.rng_state import QuickStates, changed_states, random_states
 logger = logging.getLogger(__name__)
 
 END = object()
-"""Marks the end of an epoch in place of a batch."""
+"""The value that takes the place of a batch at the end of an epoch."""
 
 
 @dataclass
@@ -20,56 +20,58 @@ class EpochProgress:
     """One iteration of a loader over its data: the RNG states at its start, and the position that it has reached."""
 
     began: dict[str, Any]
-    """RNG states at the start of the iteration. They seed the workers, and a stream that is read again needs them."""
+    """RNG states at the start of the iteration. The workers are seeded from these states. A resumed run restores these
+    states before it starts the iteration again."""
     first: dict[int, int] = field(default_factory=dict)
-    """The number of samples, over all ranks, that an earlier session took, by worker number. Without workers, or for
-    map-style data, the worker number is 0."""
+    """The number of samples that were done when the batch size, the world size or the number of workers changed, by
+    worker number. Without workers, or for map-style data, the worker number is 0. Counted like `rows`."""
     rows: dict[int, int] = field(default_factory=dict)
-    """The number of samples, over all ranks, that are done, by worker number: `first` plus the batches that were
-    yielded."""
+    """The number of samples that are done, by worker number: `first` plus the samples of the yielded batches. Counted
+    over all ranks that read the same data. If each rank reads its own part of a stream, counted on this rank only."""
     part: int = 0
-    """Number of the worker that made the last batch."""
+    """Number of the worker that made the last fetched batch. 0 without workers, or for map-style data."""
     pulled: int = 0
-    """Batches taken from the dataset, the prefetched one included."""
+    """Number of fetched batches, the prefetched batch included."""
     ahead: Any = None
-    """The prefetched batch; `END` if there are no more; None before the first."""
+    """The prefetched batch; `END` if no batch is left; None before the first batch is fetched."""
     keeps_state: bool = False
-    """Whether the dataset saves and restores its own position."""
+    """Whether the position is saved in the form of the dataset's own state. Only for a stream without workers."""
     dataset: Any = None
-    """The dataset's own position before the last batch was taken, if `keeps_state`."""
+    """The dataset's own state before the last batch was fetched; None if `keeps_state` is False."""
     workers: dict[int, Any] = field(default_factory=dict)
     """RNG states of each worker after its last batch, by worker number."""
     workers_began: dict[int, Any] = field(default_factory=dict)
-    """RNG states of persistent workers at the start of the iteration, by worker number. Only for a stream that they
-    have read in an earlier epoch, because a resumed run reads the stream from its start."""
+    """RNG states of persistent workers at the start of the iteration, by worker number. Only for a stream, because a
+    resumed run reads a stream from its start again. Empty in the epoch in which the run first starts the workers."""
     resumes: bool = True
-    """Whether a checkpoint may need the position. If not, the RNG states before each batch are not read."""
+    """Whether a checkpoint may need the position. If False, the RNG states before each batch are not read."""
     before: Any = None
-    """RNG states of this process before it took the last batch, from `QuickStates.read`; None with workers, or
-    without `resumes`."""
+    """RNG states of this process before the last batch was fetched, from `QuickStates.read`. None with workers, or if
+    `resumes` is False."""
     own: dict[str, Any] | None = None
-    """States of the dataset's and the collator's own generators before the last batch, from `OwnGenerators.read`; None
-    without any."""
+    """States of the dataset's and the collator's own generators before the last batch was fetched, from
+    `OwnGenerators.read`. None if neither has a generator, with workers, or if `resumes` is False."""
     maker: tuple[int, Any] | None = None
-    """The worker that made the last batch, and its RNG states before that batch; None without workers."""
+    """The number of the worker that made the last fetched batch, and the RNG states of this worker before this batch.
+    None without workers."""
 
     def lose_dataset_state(self) -> None:
-        """Leave the dataset's own position out of the state, because another iteration of the dataset changes it.
+        """Save no state of the dataset from now on, because another iteration of the same dataset changes this state.
 
-        A resumed run then reads the samples of the epoch from its start.
+        A resumed run then reads the epoch from the first sample, and drops the samples that are already done.
         """
         self.keeps_state, self.dataset = False, None
 
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
-        """Return the state that a checkpoint saves: nested values with tensors. From it, another loader resumes here.
+        """Return the state that a checkpoint saves: nested values with tensors. Another loader resumes from this state.
 
-        The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, if
-        they differ from the states at the start of the iteration. So a resumed run fetches the same batch again. If you
+        The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, so
+        that a resumed run fetches the same batch again. RNG states that equal those in `began` are left out. If you
         repair the dataset or the collator before you resume, the run gets the repaired batch.
 
         Args:
             parts: the value of `Loader.parts`.
-            order: the state of the sampler, if the sampler draws a new order in each epoch; else None.
+            order: the `state` of a `LengthGroupedSampler` or a `UserSampler`; None for any other sampler.
         """
         over = self.ahead is END
         before = None if self.before is None else QuickStates.named(self.before)
@@ -98,11 +100,14 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Reduce a state to the samples that are done, so that a loader with another batch size can resume from it.
+    """Reduce a state to the number of finished samples.
+
+    A loader with another batch size, world size or number of workers can resume from the result.
 
     Args:
-        state: some or all entries of `EpochProgress.resume_state`. If it has no entry `rows`, or if its entry `parts`
-            differs from `parts`, it must have the entry `row`: the finished samples of the epoch over all ranks.
+        state: some or all entries of `EpochProgress.resume_state`. If the entry `rows` is missing, or if the entry
+            `parts` differs from the argument `parts`, the state must have the entry `row`: the number of finished
+            samples of the epoch, over all ranks.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
@@ -130,14 +135,14 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide the finished samples evenly over all ranks, and over the workers of each rank.
+    """Divide the finished samples evenly over the ranks that read separate parts, and over the workers of each rank.
 
     Args:
         rows: samples that are done, over all ranks.
         parts: the value of `Loader.parts`.
 
     Returns:
-        A dict for one rank. Each key is the number of a worker, from 0. Each value is its number of finished samples.
+        A dict for one rank: number of the worker, from 0 -> number of finished samples of this worker.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

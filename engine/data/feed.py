@@ -1,4 +1,4 @@
-"""The feed: takes the batches of each optimizer step from a loader."""
+"""The feed: fetches the batches of each optimizer step from a loader."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Window:
     batches: int
     """Number of batches."""
     rows: int
-    """Number of samples, over all ranks."""
+    """Number of samples: those of this rank, multiplied by the number of ranks."""
 
 
 class Feed:
-    """Takes windows from a loader. A window holds the `accumulate` batches of one step.
+    """Fetches windows from a loader. A window contains the batches of one step: `accumulate` batches.
 
-    The last window of an epoch may have fewer batches. The loader may be any iterable of batches. These methods of
-    `Loader` are used if the loader has them: `set_epoch`, `resume_from`, `inherit_workers`, `skip` and
-    `track_training`.
+    The last window of an epoch may have fewer batches. The loader may be any iterable of batches. The feed uses the
+    methods `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track_training`, and the attribute `batch_rows`,
+    if the loader has them. `Loader` has all of them.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Feed:
         Args:
             loader: yields the batches of an epoch each time it is iterated over.
             accumulate: batches per optimizer step.
-            device: where batches go.
+            device: the device to which batches are copied.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
             accumulation_in: receives an epoch, and returns its batches per optimizer step. Epochs count from 0. By
                 default, each epoch has `accumulate`.
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
-            collect: receives the iterator of the epoch and a number of batches, and returns the batches of a step. By
-                default, the feed takes the next batches.
-            timeline: records the time of fetching and copying. By default, this time is not used.
+            collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
+                batches of a step. By default, the feed fetches the next batches.
+            timeline: records the time of fetching and copying. By default, this time is not reported.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -83,10 +83,10 @@ class Feed:
         """Make the next call of `begin` resume where an earlier session stopped.
 
         Args:
-            loader_state: the result of the loader's `resume_state`; an empty dict if it is unknown.
+            loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
             restore_rng: restores the RNG states. It is called once.
-            after_first_window: if the run resumes in the middle of an epoch, restore the RNG states not in `begin`, but
-                after the first window is taken, as transformers does.
+            after_first_window: whether a run that resumes in the middle of an epoch restores the RNG states after its
+                first window, in `take`, as transformers does. False restores the RNG states in `begin`.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
@@ -94,12 +94,12 @@ class Feed:
         """Start an epoch, and skip the batches that are done. If the loader cannot skip batches, read them.
 
         The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
-        restored before these draws. If it resumes in the middle of an epoch, the earlier session has made these draws,
-        so the RNG states are restored after them.
+        restored before these draws. If the run resumes in the middle of an epoch, the earlier session has made these
+        draws, so the RNG states are restored after these draws.
 
         Args:
             epoch: the epoch, from 0.
-            batches_done: batches of the epoch that this rank has taken.
+            batches_done: number of batches of the epoch that this rank has already trained on.
         """
         self.accumulate = self.accumulation_in(epoch)
         if hasattr(self.loader, "set_epoch"):
@@ -122,18 +122,18 @@ class Feed:
             self._restore()
 
     def _iterate(self) -> Iterator[Any]:
-        """Start an iteration of the loader. Iterations that callbacks start do not change its position."""
+        """Call `track_training` of the loader, and then start the iteration from which the training reads."""
         if hasattr(self.loader, "track_training"):
             self.loader.track_training(next_iteration=True)
         return iter(self.loader)
 
     def _restore(self) -> None:
-        """Restore the RNG states, the first time only."""
+        """Restore the RNG states. Later calls do nothing."""
         restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()
 
     def take(self) -> Window | None:
-        """Return the next window of the epoch; None at its end."""
+        """Fetch and return the next window of the epoch; return None at the end of the epoch."""
         marks = self.timeline.marks
         marks += (STEP, now())
         self.activity.name = FETCH
@@ -156,7 +156,7 @@ class Feed:
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
-        """Return the window that a function collects."""
+        """Return the window of the batches that `collect` returns; None if `collect` returns no batch."""
         batches = (to_device(batch, self.device, self.non_blocking) for batch in self._batches)
         items = collect(batches, self.accumulate)
         self._restore()

@@ -22,8 +22,8 @@ class LengthGroupedSampler(Sampler[int]):
     """A sampler that orders samples so that neighbors have similar length.
 
     Without a seed, each iteration draws a new order from torch's global generator, as transformers'
-    `LengthGroupedSampler` does. All ranks use the order of rank 0. The sampler keeps the RNG state of the draw, so that
-    the order can be drawn again.
+    `LengthGroupedSampler` does. All ranks use the order of rank 0. The sampler stores the RNG state of the draw, so
+    that a resumed run can draw the same order.
     """
 
     def __init__(self, lengths: Sequence[float], group_size: int, ranks: Ranks, seed: int | None = None) -> None:
@@ -31,10 +31,10 @@ class LengthGroupedSampler(Sampler[int]):
 
         Args:
             lengths: length of each sample, in any unit.
-            group_size: how many consecutive samples have similar length: the samples of a batch, or of an optimizer
-                step.
+            group_size: how many consecutive samples have similar length. In training, this is the number of samples of
+                one rank in an optimizer step. In evaluation, this is the batch size of one rank.
             ranks: the ranks that divide the samples.
-            seed: makes every iteration yield the same order; None draws from the global generator.
+            seed: makes every iteration yield the same order. None draws a new order from the global generator.
         """
         self.lengths = lengths
         self.group_size = group_size
@@ -44,11 +44,15 @@ class LengthGroupedSampler(Sampler[int]):
         """The values that determine the last order: `generator`, the RNG state, and `group_size`. None before the
         first order, and with a seed. Checkpoints of earlier versions contain only the RNG state, as a tensor."""
         self.order: list[int] = []
-        """The last order."""
+        """The last order; empty before the first iteration."""
         self._again = False
 
     def same_order(self) -> LengthGroupedSampler:
-        """Return a sampler with the last order. If there is none yet, draw another one, and restore the RNG state."""
+        """Return a sampler that yields the last order of this sampler.
+
+        If this sampler has not drawn an order yet, the returned sampler yields a new order. The draw does not change
+        the global RNG state.
+        """
         twin = copy.copy(self)
         if self.seed is None and self.state is None:
             before = torch.get_rng_state()
@@ -58,7 +62,10 @@ class LengthGroupedSampler(Sampler[int]):
         return twin
 
     def repeat(self) -> None:
-        """Draw the order of `state` again at the next iteration."""
+        """Make the next iteration draw the order that `state` determines.
+
+        If there is neither a state nor a seed, log a warning. The next iteration then draws a new order.
+        """
         self._again = True
         if isinstance(self.state, torch.Tensor):
             self.state = {"generator": self.state, "group_size": self.group_size}
@@ -93,7 +100,7 @@ class LengthGroupedSampler(Sampler[int]):
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
     """Draw a random order of all sample indices, in which neighbors have similar length.
 
-    The order consists of random chunks of up to 50 groups. Each chunk is sorted by length, longest first.
+    The samples are divided at random into chunks of up to 50 groups. Each chunk is sorted by length, longest first.
 
     There are at least four chunks if there are at least four groups. The longest of all samples comes first, so that
     the first step runs out of memory if any step does. The function draws the same random numbers, and returns the same
@@ -101,7 +108,7 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
 
     Args:
         lengths: length of each sample.
-        group_size: samples of a group.
+        group_size: number of samples of a group.
         generator: draws the random order.
     """
     rows = torch.randperm(len(lengths), generator=generator).numpy()
@@ -118,12 +125,12 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
 
 
 def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
-    """Read or measure the length of each sample: the value of `column` if samples have it, else the length of `inputs`.
+    """Return the length of each sample: the value under the key `column`, else the length of the value of `inputs`.
 
     Args:
-        dataset: a map-style dataset. If it has columns, as a dataset of `datasets` has, only the needed column is read.
-        column: key of a length that was measured before.
-        inputs: key of the model's main input.
+        dataset: a map-style dataset. For a dataset with `column_names`, only the needed column is read.
+        column: key under which samples store their length.
+        inputs: key of the model's main input. Its length is measured if samples lack the key `column`.
 
     Raises:
         DataError: if samples have neither key, or a sample has no length.
@@ -147,7 +154,7 @@ def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
 
 
 def _keys_of_first(dataset: Any) -> list[Any]:
-    """Return the keys of the first sample; an empty list if it is not a mapping."""
+    """Return the keys of the first sample; an empty list if the sample is not a mapping."""
     first = dataset[0]
     return [*first] if isinstance(first, Mapping) else []
 

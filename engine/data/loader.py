@@ -35,12 +35,13 @@ class Loader(DataLoader[Any]):
     """
 
     stream_end: StreamEndSync | None = None
-    """Makes ranks that read parts of a stream end together; None if they need not agree."""
+    """Makes all ranks end an epoch together if each rank reads its own part of a stream. None in all other cases."""
     padding_rows = 0
-    """Padding rows at the end of the last yielded batch. They are samples that another rank counts."""
+    """Number of padding rows at the end of the last yielded batch. Another rank counts the samples in these rows."""
     batch_rows: int | None = None
-    """Samples of the last yielded batch. Includes padding. The sampler counts them, or the collator for an evaluated
-    stream. None if neither counts them."""
+    """Number of samples of the last yielded batch, padding rows included. For a map-style dataset, the sampler counts
+    the samples. For a stream that is evaluated or packed, the collator counts them if the batch size is above 1. None
+    in all other cases."""
     _progress: EpochProgress | None = None
     """Progress of the current or last iteration."""
     _state_to_resume: dict[str, Any] | None = None
@@ -52,9 +53,9 @@ class Loader(DataLoader[Any]):
     _direct = False
     """Whether the current iterator of torch makes batches in this process, from indices."""
     _tracked = False
-    """Whether a training takes its batches from this loader."""
+    """Whether a training reads its batches from this loader."""
     _tracks_next = False
-    """Whether the next iteration is the training's."""
+    """Whether the training starts the next iteration."""
 
     def __init__(self, *args: Any, in_group: bool = False, **options: Any) -> None:
         """Create a loader.
@@ -84,7 +85,10 @@ class Loader(DataLoader[Any]):
     def batches_after(self, rows: int) -> int | None:
         """Return how many batches of this rank are left in the epoch when all ranks together have used `rows` samples.
 
-        None if the number is unknown.
+        Return None if the loader has neither a `BatchedSampler` nor a stream.
+
+        Raises:
+            TypeError: if the sampler or the stream has no length.
         """
         if isinstance(self.batch_sampler, BatchedSampler):
             return self.batch_sampler.batches_after(rows)
@@ -123,7 +127,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _drawing_sampler(self) -> LengthGroupedSampler | UserSampler | None:
-        """The sampler that keeps the RNG states of its last order, to draw it again; None if no sampler does."""
+        """The sampler that stores the RNG states of its last order in `state`; None for any other sampler."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
 
@@ -135,7 +139,7 @@ class Loader(DataLoader[Any]):
     # Saving and resuming the position.
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the state with which another loader resumes at this position; {} before the first iteration."""
+        """Return the state with which another loader resumes at this position; `{}` before the first iteration."""
         if self._progress is None:
             return {}
         sampler = self._drawing_sampler
@@ -143,17 +147,17 @@ class Loader(DataLoader[Any]):
         return {**state, **self._running.resume_state()}
 
     def resume_from(self, state: dict[str, Any]) -> bool:
-        """Make the next iteration, in the same epoch, start at the position of `state`.
+        """Make the next iteration start at the position of `state`, in the same epoch.
 
-        If the batch size, the world size, or the number of workers of a stream has changed, the state only says which
-        samples are done. The iteration then starts after these samples.
+        If the state has no entry `pulled`, or if its entry `parts` differs from `parts` of this loader, only the number
+        of finished samples is used. The iteration then starts after these samples.
 
         Args:
             state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
-                over all ranks.
+                over all ranks. After a change of the batch size, the caller leaves out `pulled`.
 
         Returns:
-            False if the state is empty: the next iteration then starts at the first batch.
+            Whether the state is used. False if the state is empty: the method then changes nothing.
         """
         if not state:
             return False
@@ -167,24 +171,29 @@ class Loader(DataLoader[Any]):
         return True
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Make persistent workers start the next iteration with the RNG states and the epoch of an earlier session.
+        """Make persistent workers start with the RNG states and the epoch of the workers of an earlier session.
+
+        Without persistent workers, the method does nothing.
 
         Args:
-            state: the result of `resume_state` of that session. Only its entries `workers` and `workers_epoch` are
-                read, if it has them.
+            state: the result of `resume_state` in the earlier session. Only the entries `workers` and `workers_epoch`
+                are read. Both may be missing.
         """
         if self.persistent_workers:
             self._running.inherit(state)
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the persistent workers, by worker number; None if they have not started."""
+        """Return the RNG states of the persistent workers, by worker number.
+
+        Return None if the loader has no persistent workers, or if no iteration has started.
+        """
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
         """Make the next iteration start after `batches` batches, without reading the samples of these batches.
 
         Returns:
-            False if the loader reads a stream, which cannot skip. The method then does nothing.
+            Whether the batches will be skipped. False for a stream: the method then changes nothing.
         """
         if isinstance(self.batch_sampler, BatchedSampler):
             # Workers take turns. Blank batches keep the assignment of the other batches to workers.
@@ -196,15 +205,15 @@ class Loader(DataLoader[Any]):
         """Make `resume_state` follow the iterations of a training only. Other iterations use an `independent` loader.
 
         Args:
-            next_iteration: whether the next iteration is the training's.
+            next_iteration: whether the training starts the next iteration.
         """
         self._tracked, self._tracks_next = True, next_iteration
 
     def independent(self) -> Loader:
         """Return a loader of the same batches whose iterations do not change the position of a training.
 
-        This is the loader itself if no training uses it. Otherwise it is a copy with its own sampler and its own
-        workers. It starts at the first batch of the epoch.
+        If no training uses this loader, the result is this loader. Otherwise the result is a copy with its own sampler
+        and its own workers. The copy starts at the first batch of the epoch.
         """
         if not self._tracked:
             return self
@@ -224,7 +233,7 @@ class Loader(DataLoader[Any]):
     # The dataset's and the collator's own random generators.
 
     def _own_generators(self) -> OwnGenerators:
-        """Find the random generators that the dataset and the collator hold, to save and restore their states."""
+        """Find the random generators of the dataset and the collator. Warn once of generators that cannot be saved."""
         if self._own is None:
             self._own = OwnGenerators({"dataset": self.dataset, "collator": self.collate_fn})
         else:
@@ -266,7 +275,8 @@ class Loader(DataLoader[Any]):
     def without_resume(self) -> Iterator[Any]:
         """Return a faster iterator for evaluations.
 
-        It does not read the RNG states before each batch. So no run can resume in the middle of this iteration.
+        The iterator does not read the RNG states before each batch. So no run can resume in the middle of the
+        iteration.
         """
         self._resumes = False
         try:
@@ -275,7 +285,7 @@ class Loader(DataLoader[Any]):
             self._resumes = True
 
     def _from_start(self, progress: EpochProgress) -> Iterator[Any]:
-        """Return the batches of an epoch from its start."""
+        """Return an iterator of torch over all batches of an epoch."""
         states = self._running.take_states()
         if states is None:
             return self._started(progress)
@@ -289,15 +299,15 @@ class Loader(DataLoader[Any]):
             self.generator = None
 
     def _continue_workers(self, progress: EpochProgress, states: dict[int, Any]) -> None:
-        """Start an iteration with persistent workers that have these RNG states, by worker number."""
+        """Record in `progress` that the persistent workers have the RNG states `states`, by worker number."""
         progress.workers = dict(states)
         if self._stream is not None:
             progress.workers_began = dict(states)
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
-        """Restore the RNG states and the position in `state`, and return an iterator over the later batches.
+        """Restore the RNG states and the position of `state`, and return an iterator over the remaining batches.
 
-        The method also sets `progress` to this position.
+        The method also sets `progress` to the position of `state`.
         """
         own = self._own_generators()
         self._restore_rng(progress.began, own)
@@ -330,7 +340,7 @@ class Loader(DataLoader[Any]):
         return batches
 
     def _started(self, progress: EpochProgress) -> Iterator[Any]:
-        """Start the workers, if any, and return torch's iterator."""
+        """Start the workers, if the loader has any, and return torch's iterator."""
         if isinstance(self.worker_init_fn, WorkerInit):
             self.worker_init_fn.states, self.worker_init_fn.epoch = progress.workers, self._running.epoch
         # Only a stream without workers restores its own position. Map-style datasets resume by sample number, and
@@ -370,7 +380,7 @@ class Loader(DataLoader[Any]):
             yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:
-        """Return the next batch of torch's iterator, and count it in `progress`; return `END` if there is none."""
+        """Return the next batch of torch's iterator, and count this batch in `progress`; return `END` at the end."""
         if progress.keeps_state:
             progress.dataset = self.dataset.state_dict()  # type: ignore[attr-defined] # `keeps_state` checked it
         if not self.num_workers and progress.resumes:

@@ -17,20 +17,21 @@ class RunPlan:
     max_steps: int
     """Optimizer steps of the whole run."""
     epochs: int
-    """Epochs of the run, rounded up: the last may be partial."""
+    """Epochs of the run, rounded up: the last may be partial. `sys.maxsize` if the data has no length."""
     steps_per_epoch: int
-    """Optimizer steps of a whole epoch."""
+    """Optimizer steps of a whole epoch; `max_steps` if the data has no length."""
     batches_per_epoch: int
-    """Batches of one rank in a whole epoch."""
+    """Batches of one rank in a whole epoch; the batches of the whole run if the data has no length."""
     total_batch_size: int
     """Samples of one optimizer step, over all ranks."""
     num_examples: int
-    """Samples of the dataset, or the planned number of samples if the dataset has no length."""
+    """Samples of the dataset. If the loader has no length, the samples of the whole run. If only the dataset has no
+    length, the samples of one rank in an epoch."""
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     offset: int = 0
-    """Steps between the planned and the real end of an epoch. It is not 0 if earlier steps had more or fewer samples,
-    because the run resumed with another batch size."""
+    """How many steps later than planned an epoch ends; negative if it ends earlier. Not 0 only if the run resumed with
+    another batch size, so that earlier steps had more or fewer samples."""
 
     @property
     def endless(self) -> bool:
@@ -63,11 +64,12 @@ def limited(limit: float | None, batches: int | None) -> int | None:
     """Return the number of batches that a limit allows; None if the limit leaves out no batch.
 
     Args:
-        limit: a number of batches or, if it is below 1, a fraction of `batches`; None for no limit.
+        limit: a number of batches, or a fraction of `batches` if `limit` is below 1; None for no limit. A fraction
+            allows at least one batch.
         batches: the number of batches without the limit; None if it is unknown.
 
     Raises:
-        ArgumentError: for a fraction of an unknown number.
+        ArgumentError: if `limit` is a fraction and `batches` is None.
     """
     if limit is None:
         return None
@@ -97,7 +99,7 @@ def plan_run(
     """Compute the length of a run.
 
     Args:
-        batches: batches of one rank in an epoch; None if the data has no length.
+        batches: batches of one rank in an epoch; None if the loader has no length.
         examples: samples of the dataset; None if the dataset has no length.
         max_steps: optimizer steps of the run; -1 uses `num_train_epochs`.
         num_train_epochs: epochs of the run, if `max_steps` is -1. A fraction ends the run in the middle of an epoch.
@@ -108,8 +110,8 @@ def plan_run(
             epoch has `accumulate`.
 
     Raises:
-        DataError: if the dataset yields no batch.
-        ArgumentError: if the data has no length and `max_steps` is not positive.
+        DataError: if `batches` is 0.
+        ArgumentError: if `batches` is None and `max_steps` is not positive.
     """
     total_batch_size = batch_size * accumulate * world_size
     if batches is None:
@@ -152,7 +154,7 @@ def plan_run(
 def _scheduled_ends(
     batches: int, max_steps: int, num_train_epochs: float, accumulation_in: Callable[[int], int]
 ) -> list[int]:
-    """Compute the step at which each epoch of a run ends, if the batches per step differ between epochs."""
+    """Compute the step at which each epoch of a run ends, if the number of batches per step differs between epochs."""
     ends: list[int] = []
     while (ends[-1] if ends else 0) < max_steps or (max_steps <= 0 and len(ends) < num_train_epochs):
         steps = math.ceil(batches / accumulation_in(len(ends)))

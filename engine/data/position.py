@@ -1,4 +1,4 @@
-"""The position of a run in the data. It counts samples of all ranks, so it does not depend on the batch size."""
+"""The position of a run in the data. Checkpoints store it in samples, so that it does not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ class Position:
     """Batches of the epoch that one rank has taken. Samples that were taken with another batch size are converted to
     batches of the current size, rounded up."""
     first_row: int = 0
-    """Samples of the epoch, over all ranks, that were taken in batches or steps of another size. They come first."""
+    """Number of the first samples of the epoch, over all ranks, that were taken before the batch size, the world size
+    or the gradient accumulation changed. 0 if none of them changed in this epoch."""
     length: int = 0
-    """Batches of this epoch, counted like `batches`, if it has another number of batches than other epochs; else 0."""
+    """Batches of this epoch, counted like `batches`, if this epoch has another number of batches than others; else 0.
+    """
     cut: bool = False
-    """Whether a stop cuts the epoch short, so that a resumed run continues inside of it."""
+    """Whether a stop ends the session inside this epoch. The resumed run then continues in this epoch."""
     held: bool = False
-    """Whether work before the end of this epoch is left to the resumed run, such as an evaluation that a signal
-    interrupted. The resumed run then does the work at the end of the epoch too, after this work."""
+    """Whether a stop interrupted an evaluation in this epoch. The resumed run repeats the evaluation, and then the work
+    that is due at the end of the epoch."""
     ended: bool = False
-    """Whether the work at the end of this epoch is done, although the epoch is cut."""
+    """Whether the work at the end of this epoch is done, although `cut` is True."""
 
     @property
     def closed(self) -> bool:
@@ -37,14 +39,14 @@ class Position:
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
-        """Clear `cut`, `held` and `ended`. Return the epoch, and the number of its batches that are taken."""
+        """Set `cut`, `held` and `ended` to False. Return `epoch` and `batches`."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
 
     def leave(self) -> None:
-        """Move to the start of the next epoch. If a stop cuts this epoch short, do not move.
+        """Move to the start of the next epoch if `cut` is False.
 
-        Without a move, `ended` becomes True if `held` is False.
+        If `cut` is True, stay in the epoch, and set `ended` to True if `held` is False.
         """
         if self.cut:
             self.ended = not self.held
@@ -52,7 +54,7 @@ class Position:
             self.next_epoch()
 
     def rows(self, rows_per_batch: int) -> int:
-        """Return how many samples of the epoch all ranks have used so far. Copies that fill the last batch count.
+        """Return how many samples of the epoch all ranks have used so far. Copies that fill the last batch count too.
 
         Args:
             rows_per_batch: samples of a batch, over all ranks.
@@ -76,13 +78,13 @@ class Sizes:
 
 
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
-    """Convert the position to numbers for a checkpoint, from which a session with other sizes can resume.
+    """Convert the position to a dict of numbers for a checkpoint. A session with other sizes can resume from this dict.
 
     Args:
         position: the position of the run.
         plan: length of the run.
         sizes: sizes of this session.
-        leaves_epoch: whether the run is about to leave the epoch. A resumed run then starts at the end of the epoch.
+        leaves_epoch: whether the run is about to leave the epoch. The saved position is then the end of the epoch.
     """
     batches = (position.length or plan.batches_per_epoch) if leaves_epoch else position.batches
     rows = Position(0, batches, position.first_row).rows(sizes.rows_per_batch)
@@ -105,8 +107,7 @@ def restore_position(
     """Convert the position in a checkpoint to the sizes of this session, and return it with the new `RunPlan.offset`.
 
     Args:
-        saved: the result of `save_position`. Checkpoints of earlier versions contain only the epoch, its batches and
-            their samples.
+        saved: the result of `save_position`. Checkpoints of earlier versions lack some of its entries.
         plan: length of a whole run with the sizes of this session.
         sizes: sizes of this session.
         step: optimizer steps that are done.

@@ -1,4 +1,4 @@
-"""PreparedLoader: the wrapper that `accelerator.prepare` returns for a DataLoader of the program."""
+"""`PreparedLoader`, the wrapper that `accelerator.prepare` returns for a DataLoader of the program."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .samplers import ShuffledSampler
 
 
 class ShardedBatches:
-    """One rank's part of the batches of a batch sampler. The batches are divided among the ranks as in accelerate.
+    """One rank's part of the batches of a batch sampler. The batches are divided over the ranks as in accelerate.
 
-    All ranks get the same number of full batches. The last batches are filled up with samples from the start of the
-    epoch. With `drop_last`, the last batches are dropped if they are too few for all ranks.
+    All ranks get the same number of batches. If batches are missing at the end, samples from the start of the epoch
+    fill them up. If the batch sampler has `drop_last`, the last batches are dropped instead.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
         """Divide `batches`, which yields lists of sample indices, among `ranks`."""
         self.batches, self.ranks = batches, ranks
         self.padding_rows = 0
-        """The number of samples at the end of the last batch that only fill it up."""
+        """The number of samples at the end of the last yielded batch that only fill up the batch."""
 
     @property
     def batch_size(self) -> int | None:
@@ -65,16 +65,17 @@ class ShardedBatches:
 
 
 class CountedBatches:
-    """A wrapper of a batch sampler. `sizes` has the sizes of the batches that the loader has not yet returned.
+    """A wrapper of a batch sampler that records the sizes of its batches.
 
-    Other attributes are those of the wrapped batch sampler.
+    All other attributes come from the wrapped batch sampler.
     """
 
     def __init__(self, batches: Any) -> None:
-        """Count the samples of the batches of `batches`."""
+        """Wrap the batch sampler `batches`."""
         self.batches = batches
         self.sizes: deque[tuple[int | None, int]] = deque()
-        """Samples and padding rows of the batches that the last iteration has requested and not yet returned."""
+        """The numbers of samples and padding rows of each batch that the DataLoader has requested and not yet returned.
+        The number of samples is None if the batch has no length."""
 
     def __iter__(self) -> Iterator[Any]:
         self.sizes = deque()
@@ -96,26 +97,27 @@ class CountedBatches:
 
 
 class PreparedLoader:
-    """Calls `set_epoch` of the samplers of a DataLoader, and gives each rank its part of the batches.
+    """A wrapper of a DataLoader that calls `set_epoch` of its samplers, and gives each rank its part of the batches.
 
-    Like accelerate's loader, it fetches a batch before the step on the previous one. Other attributes are those of the
-    DataLoader.
+    Like accelerate's loader, the wrapper fetches a batch before the step on the previous batch. All other attributes
+    come from the DataLoader.
     """
 
     padding_rows = 0
     """Padding rows at the end of the last yielded batch. Evaluations do not count them."""
     batch_rows: int | None = None
-    """Samples of the last yielded batch, padding included; None if the batch sampler does not know it."""
+    """Samples of the last yielded batch, padding included. None if the loader has no batch sampler that counts them."""
     iteration = 0
-    """The epoch. Epochs count from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
+    """The epoch, from 0. An iteration passes the epoch to the samplers when it begins, and adds 1 when it ends."""
 
     def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
-        """Wrap `loader`, and divide its batches among the ranks.
+        """Wrap `loader`, and divide its batches over the ranks.
 
         Args:
-            loader: the loader, equal on every rank. A `RandomSampler` in it gets a new order from `seed` in each epoch.
+            loader: the loader, equal on every rank. If its sampler is a `RandomSampler` that draws each sample once, a
+                `ShuffledSampler` replaces this sampler.
             ranks: the ranks that divide the batches. Samples from the start of the epoch fill up the last batches.
-            seed: the seed of the order.
+            seed: the seed of the `ShuffledSampler`.
         """
         self.loader, self.ranks = loader, ranks
         self._batches = loader.batch_sampler
@@ -138,7 +140,7 @@ class PreparedLoader:
         object.__setattr__(self.loader, "batch_sampler", self._counted)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch to each sampler and to the dataset, if they have `set_epoch`. Epochs count from 0."""
+        """Pass the epoch, from 0, to `set_epoch` of the batch sampler, its sampler and the dataset, if they have it."""
         self.iteration = epoch
         batches: Any = self._batches
         parts: list[Any] = [batches, getattr(batches, "sampler", None), self.loader.dataset]

@@ -1,4 +1,4 @@
-"""Samplers: the order of samples as a function of seed and epoch, so that a run can resume at any position."""
+"""Samplers: the order of samples and the batches of each rank, so that a run can resume at any position."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..checkpoint.rng_state import random_states, restore_random_states
 
 
 class ShuffledSampler(Sampler[int]):
-    """A sampler with a new random order in each epoch: the permutation that torch draws from `seed + epoch`.
+    """A sampler with a new random order in each epoch: the permutation that torch draws with the seed `seed + epoch`.
 
     transformers' Trainer uses the same order, through accelerate's `SeedableRandomSampler`.
     """
 
     def __init__(self, dataset: Sized, seed: int) -> None:
-        """Shuffle the samples of `dataset`, starting at epoch 0."""
+        """Create a sampler of all samples of `dataset`. The epoch is 0 until the first call of `set_epoch`."""
         self.dataset = dataset
         self.seed = seed
         self.epoch = 0
@@ -33,7 +33,7 @@ class ShuffledSampler(Sampler[int]):
         self.epoch = epoch
 
     def order(self) -> Sequence[int]:
-        """Draw the order of the epoch. The result needs 8 bytes per sample; a list of integers would need 40."""
+        """Draw the order of the epoch, and return the sample indices. They need 8 bytes each. A list would need 40."""
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
         order: Any = torch.randperm(len(self.dataset), generator=generator).numpy()
@@ -47,7 +47,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """A wrapper of a sampler of the user. It keeps the RNG states of its last order, to draw this order again."""
+    """A wrapper of a sampler of the user. The wrapper stores the RNG states of the last order, to draw it again."""
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -55,8 +55,8 @@ class UserSampler(Sampler[int]):
         self.state: dict[str, Any] | None = None
         """RNG states from which the last order was drawn; None before the first order.
 
-        `global` has the states of all global generators, and `generators` the states of the sampler's own generators.
-        Checkpoints of earlier versions have the state of `sampler.generator` as `own`."""
+        `global` has the states of all global generators, and `generators` has the states of the sampler's own
+        generators. Checkpoints of earlier versions have the state of `sampler.generator` as `own`."""
         self._again = False
         self._order: list[int] | None = None
         """The order of the epoch; None before it is drawn."""
@@ -68,21 +68,24 @@ class UserSampler(Sampler[int]):
             self.sampler.set_epoch(epoch)
 
     def same_order(self) -> list[int]:
-        """Return the order of the epoch. If it is not drawn yet, draw another one, and restore the RNG states."""
+        """Return the order of the epoch.
+
+        If the epoch has no order yet, draw an order, and then restore the RNG states.
+        """
         if self._order is not None:
             return self._order
         with _states_restored(OwnGenerators({"sampler": self.sampler})):
             return list(self.sampler)
 
     def repeat(self) -> None:
-        """Draw the order of `state` again at the next iteration."""
+        """Make the next iteration draw the order again that `state` determines. Without a state, do nothing."""
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order())
 
     def order(self) -> list[int]:
-        """Draw the order of the next iteration."""
+        """Draw and return the order of the next iteration: the sample indices."""
         self._order = self._draw()
         return self._order
 
@@ -109,7 +112,7 @@ class UserSampler(Sampler[int]):
 
 @contextmanager
 def _states_restored(own: OwnGenerators) -> Iterator[None]:
-    """At the end of a `with` block, restore the global RNG states and those of `own`."""
+    """At the end of a `with` block, restore the global RNG states and the states of the generators in `own`."""
     before, before_own = random_states(), own.read()
     try:
         yield
@@ -130,9 +133,10 @@ def _order_of(sampler: Sampler[int]) -> Sequence[int]:
 class BatchedSampler(Sampler[list[int]]):
     """The batches of one rank: every `world_size`-th batch of a sampler, starting at the rank's number.
 
-    With `even`, several ranks get the same number of full batches. The last batches are filled up with samples from the
-    start of the epoch, as accelerate does. With `drop_last`, the last samples are dropped instead, if they do not fill
-    a batch on every rank. Without `even` and `drop_last`, each sample comes exactly once.
+    - If `drop_last` is True, the last samples are dropped if they do not fill a batch on every rank.
+    - Otherwise, if `even` is True and there are several ranks, samples from the start of the epoch fill up the last
+      batches, as in accelerate. All ranks then get the same number of full batches.
+    - Otherwise each sample comes exactly once.
     """
 
     def __init__(
@@ -164,13 +168,13 @@ class BatchedSampler(Sampler[list[int]]):
         self.first = 0
         """Batches of this rank to skip at the start of the next iteration."""
         self.blank = 0
-        """Batches without samples to yield before the others."""
+        """Number of empty batches that the next iteration yields before all other batches."""
         self.first_row = 0
         """Samples, over all ranks, to skip at the start of the next iteration."""
         self.exhausted = False
         """Whether the last iteration yielded all of its batches."""
         self.limit: int | None = None
-        """The number of batches of each rank in an epoch; None for all. The other samples are left out."""
+        """The largest number of batches of each rank in an epoch; None for all batches. Later samples are left out."""
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch to the sampler, if the sampler has `set_epoch`. Epochs count from 0."""
@@ -180,21 +184,21 @@ class BatchedSampler(Sampler[list[int]]):
     def skip(self, batches: int, blank: int = 0) -> None:
         """Make the next iteration skip its first batches on this rank.
 
-        If the sampler stored the RNG state from which it drew its order, the next iteration draws the same order again.
+        If the sampler stores the RNG state of its order, the next iteration draws the same order again.
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield before the others, so that the others go to the same workers as
-                without the skip.
+            blank: number of empty batches to yield first. They make the other batches go to the same workers as without
+                the skip.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):
             self.sampler.repeat()
 
     def from_start(self) -> BatchedSampler:
-        """Return a sampler with the same batches that starts at the first one, whatever the position of this sampler.
+        """Return a sampler with the same batches in the same order, which starts at the first batch.
 
-        The order of the samples is the same too.
+        A position that was set on this sampler, such as by `skip`, does not apply to the returned sampler.
         """
         twin = copy.copy(self)
         twin.first = twin.blank = twin.first_row = 0
@@ -223,7 +227,7 @@ class BatchedSampler(Sampler[list[int]]):
         """Check that an epoch ends because there are no more batches.
 
         Args:
-            end: the StopIteration that ended it.
+            end: the StopIteration that ended the epoch.
             batches: number of batches that were read in the epoch.
 
         Raises:
@@ -242,18 +246,18 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def samples(self) -> int | None:
-        """Samples of an epoch, over all ranks; None for a sampler of the user without a length."""
+        """Samples of an epoch, over all ranks, without the limit; None for a sampler of the user without a length."""
         try:
             return len(self.sampler)  # type: ignore[arg-type]
         except TypeError:
             return None
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the end of the epoch: on each rank, batches start only at sample indices below it.
+        """Return the end of the epoch as an index of a sample. On each rank, batches start only before this index.
 
         Args:
             rows: number of samples.
-            first_row: index at which the first batch starts.
+            first_row: index of the sample at which the first batch of rank 0 starts.
         """
         stride, left = self.stride, max(0, rows - first_row)
         if self.drop_last:
@@ -261,7 +265,7 @@ class BatchedSampler(Sampler[list[int]]):
         return first_row + (math.ceil(left / stride) * stride if self.even else left)
 
     def rows_at(self, done: int, length: int | None) -> int | None:
-        """Return the number of samples in the next batch of this rank; None if unknown.
+        """Return the number of samples in the next batch of this rank; None if the number is unknown.
 
         Args:
             done: samples of the epoch that are done, over all ranks.
@@ -277,7 +281,7 @@ class BatchedSampler(Sampler[list[int]]):
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
     def _rows(self) -> int:
-        """Return the number of samples that the batches hold."""
+        """Return the number of samples of an epoch, over all ranks, with the limit."""
         rows = len(self.sampler)  # type: ignore[arg-type]  # a sampler of the user may have no length: a TypeError
         return rows if self.limit is None else min(rows, self.limit * self.stride)
 

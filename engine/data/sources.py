@@ -19,18 +19,18 @@ DATASET_NEEDS = "it needs __getitem__ and __len__, or __iter__ to be streamed"
 """What an object needs to be a dataset."""
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-"""The files that are loaded as datasets."""
+"""The suffixes of files that are loaded as datasets."""
 
 
 def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
-    """Load a pandas table or a file of rows as a dataset of the library `datasets`. Return other objects unchanged.
+    """Load a pandas DataFrame or a file as a dataset of the library `datasets`. Return any other object unchanged.
 
     Args:
-        data: the object that the user passed: a table, a path, a dict of these, or anything else.
+        data: the object that the user passed. In a dict with a DataFrame or a path, each value is loaded.
         load: receives the name of an integration, and returns the integration. `as_dataset` calls `load("tables")`.
 
     Raises:
-        DataError: for text that is not the path of such a file.
+        DataError: for a path without one of the `SUFFIXES`, or for a file that does not exist.
         MissingExtra: if the library `datasets` is needed and not installed.
     """
     if isinstance(data, dict) and any(map(_is_table, data.values())):
@@ -51,7 +51,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
 
 
 def is_table_file(path: str | Path) -> bool:
-    """Return whether a path has the suffix of a file of rows."""
+    """Return whether a path has one of the `SUFFIXES`."""
     return Path(path).suffix.lower() in SUFFIXES
 
 
@@ -61,9 +61,9 @@ def _is_table(data: Any) -> bool:
 
 
 def problem_of(name: str, dataset: Any, collator: Collator) -> str:
-    """Check a dataset. Return why it cannot work, and how to fix it; an empty text if no problem is found.
+    """Check a dataset. Return a text with the problem and the remedy; an empty text if no problem is found.
 
-    The function reads a sample only from a list or tuple. Other datasets may draw random numbers when they are read.
+    The function reads a sample only from a list or tuple. Reading another dataset might draw random numbers.
 
     Args:
         name: the argument, such as `train_dataset`.
@@ -114,11 +114,11 @@ _JOIN = (
     "Pass one dataset: join them with `datasets.concatenate_datasets` or `torch.utils.data.ConcatDataset`.",
     "Pass a dict, to evaluate each one: `eval_dataset={'first': data[0], 'second': data[1]}`.",
 )
-"""The remedy for a list of datasets: for a single dataset, and for `eval_dataset`."""
+"""The remedies for a list of datasets: first for an argument that takes one dataset, then for `eval_dataset`."""
 
 
 def _is_dataset(sample: Any) -> bool:
-    """Return whether an element of a list is a dataset, not a sample."""
+    """Return whether an element of a list is a dataset of torch or of the library `datasets`, and not a sample."""
     return isinstance(sample, Dataset) or type(sample).__module__.startswith("datasets.")
 
 
@@ -131,8 +131,10 @@ def _split_for(name: str, splits: list[str]) -> str:
 def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str]:
     """Check the datasets of arguments, and yield each problem as text. Skip arguments that are None.
 
-    Each key of `datasets` is an argument, such as `train_dataset`. Its value is the dataset. If `eval_dataset` is a
-    dict, check each dataset in it.
+    Args:
+        datasets: name of the argument, such as `train_dataset` -> dataset. If `eval_dataset` is a dict, each dataset in
+            this dict is checked.
+        collator: turns the samples into batches.
     """
     for name, dataset in datasets.items():
         several = name == "eval_dataset" and isinstance(dataset, Mapping)

@@ -8,10 +8,11 @@ from .loader import Loader
 
 
 def adopt_state(loader: Any) -> Any:
-    """Prepare a loader for a training, and return it.
+    """Prepare a loader for a training, and return the loader.
 
-    A loader with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from`. With these
-    methods, checkpoints save and restore the position of the loader. A `Loader` tracks its position.
+    A loader of the user with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from`. With
+    these methods, checkpoints save and restore the position of the loader. For a `Loader` of trainbus, the function
+    calls `track_training`. Any other loader stays unchanged.
     """
     if isinstance(loader, Loader):
         loader.track_training()

@@ -1,4 +1,4 @@
-"""Position of a streaming dataset, if the dataset can save and restore it."""
+"""The position of a streaming dataset, for datasets that can save and restore their position."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 
 def dataset_state(dataset: Any) -> Any:
-    """Return the position of a streaming dataset; None if the dataset cannot save it.
+    """Return the position of a streaming dataset; None if the dataset cannot save its position.
 
-    Without a position, a resumed run reads the dataset from the start.
+    Without a position, a resumed run reads the epoch from the first sample, and drops the samples that are done.
     """
     return dataset.state_dict() if keeps_state(dataset) else None
 
 
 def keeps_state(dataset: Any) -> bool:
-    """Return whether a dataset saves its position in `state_dict` and restores it in `load_state_dict`.
+    """Return whether a dataset saves its position in `state_dict` and restores the position in `load_state_dict`.
 
-    False for a `datasets.IterableDataset` that shuffles with a buffer: its state leaves out the content of the buffer.
+    Return False for a `datasets.IterableDataset` that shuffles with a buffer, because its state does not contain the
+    samples in the buffer.
     """
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict") and not _shuffles(dataset)
 
@@ -27,7 +28,7 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
     """Restore a position that `dataset_state` returned.
 
     Returns:
-        Whether the position was restored. False if `state` is None, or if the dataset has no `load_state_dict`.
+        True if the position was restored; False if `state` is None, or if the dataset has no `load_state_dict`.
     """
     if state is None or not hasattr(dataset, "load_state_dict"):
         return False
@@ -38,8 +39,9 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
 def unresumed(dataset: Any) -> Any:
     """Return a dataset of the same samples that starts at the first sample of the epoch.
 
-    All iterations of a `datasets.IterableDataset` share their position, and start where `load_state_dict` says. For it,
-    the function returns a copy with its own position, at the start. It returns any other dataset itself.
+    All iterations of a `datasets.IterableDataset` share one position, which `load_state_dict` sets. For such a dataset,
+    the function returns a copy that has its own position and starts at the first sample. It returns any other dataset
+    unchanged.
     """
     if not hasattr(dataset, "_ex_iterable"):
         return dataset

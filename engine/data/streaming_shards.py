@@ -29,12 +29,12 @@ class StreamShard(IterableDataset[Any]):
 
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
     Every rank gets the same number of batches, and each sample goes to one rank. At the end of the stream, the
-    remaining samples are divided among the ranks. If their number is not a multiple of the world size, the first
-    samples of the stream fill the missing places. There, each of them is in a `PaddingRow`.
+    remaining samples are divided evenly over the ranks. If their number is not a multiple of the world size, copies of
+    the first samples of the stream fill up the last ranks. Each copy is wrapped in a `PaddingRow`.
 
-    With accelerate, rank 0 reads the stream and sends the samples. In trainbus, each rank reads the stream itself. The
-    stream must therefore yield the same samples in the same order on every rank. A stream that shuffles must use the
-    epoch from `set_epoch` as its seed.
+    The stream must yield the same samples in the same order on every rank, because each rank reads the stream itself. A
+    stream that shuffles must therefore compute its seed from the epoch that `set_epoch` receives. With accelerate, only
+    rank 0 reads the stream, and sends the samples.
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
@@ -63,7 +63,7 @@ class StreamShard(IterableDataset[Any]):
             self.rows.set_epoch(epoch)
 
     def from_start(self) -> StreamShard:
-        """Return a shard of the same samples that starts at the first one, whatever the position of this shard."""
+        """Return a shard of the same samples that starts at the first sample. This shard keeps its position."""
         return StreamShard(unresumed(self.rows), self.batch_size, self.ranks, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
@@ -71,7 +71,7 @@ class StreamShard(IterableDataset[Any]):
         return self._from(first_rows.get(0 if worker is None else worker.id, 0))
 
     def _from(self, first_row: int) -> Iterator[Any]:
-        """Yield this rank's samples, from sample number `first_row` of the stream on. Earlier samples are skipped."""
+        """Yield this rank's samples, starting at sample number `first_row` of the stream. Skip earlier samples."""
         world, rank, size = self.ranks.world_size, self.ranks.rank, self.batch_size
         if not self._resumed:
             self._first = []
@@ -134,8 +134,8 @@ class StreamShard(IterableDataset[Any]):
     def state_dict(self) -> Any:
         """Return the position of the stream; None if the stream cannot save its position.
 
-        With several ranks, the state also has the first samples of the stream. If the last batches are not full, copies
-        of these samples fill them.
+        With several ranks, the state also has the first samples of the stream. Copies of these samples fill up the last
+        ranks at the end of the stream.
         """
         state = dataset_state(self.rows)
         return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}
@@ -149,9 +149,9 @@ class StreamShard(IterableDataset[Any]):
 
 @dataclass
 class PaddingRow:
-    """A sample that fills up the last batch of a rank.
+    """A copy of a sample that fills up the last batch of a rank.
 
-    The sample belongs to another rank, and only that rank counts it.
+    Another rank has the sample itself. Only the other rank counts the sample.
     """
 
     row: Any
@@ -167,7 +167,7 @@ class PaddedBatch:
     padding_rows: int
     """Number of padding rows at the end of the batch."""
     rows: int | None = None
-    """Number of its samples, padding included; None if it must be read from its tensors."""
+    """Number of samples of the batch, padding included; None if the caller must read it from the tensors."""
 
     def pin_memory(self) -> PaddedBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
@@ -181,7 +181,8 @@ class PaddingRowCollator:
     collator: Collator
     """Makes the batch."""
     counts: bool = False
-    """Whether each `PaddedBatch` also carries its number of samples. A time-major batch needs this."""
+    """Whether every result is a `PaddedBatch` with its number of samples, because the tensors of a time-major or packed
+    batch do not show this number."""
 
     def __call__(self, features: list[Any]) -> Any:
         padding_rows = sum(isinstance(row, PaddingRow) for row in features)
@@ -212,14 +213,14 @@ class StreamCollator:
 class StreamEndSync:
     """Lets all ranks end an epoch together, although each rank reads its own part of a stream.
 
-    If a rank has no batch left, it gets padding: a copy of the batch of the first rank that still has one.
+    If a rank has no batch left, it gets padding: a copy of the batch of the first rank that has a batch left.
     """
 
     ranks: Ranks
     """The ranks."""
 
     def align(self, batch: Any, end: Any) -> Any:
-        """Return this rank's batch, a padding batch, or `end` if no rank has a batch left.
+        """Return this rank's next batch. If it has none, return padding, or `end` if no rank has a batch.
 
         Every rank must call this method for every batch.
 
@@ -242,7 +243,7 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     """Return the part of a `datasets` stream that only this rank reads; None if each rank reads the whole stream.
 
     Args:
-        dataset: a stream. If the program split it with `split_dataset_by_node`, it is already a part, and is returned.
+        dataset: a stream. If the program split the stream with `split_dataset_by_node`, it is returned unchanged.
         ranks: the ranks.
         wanted: whether to divide the shards of the stream over the ranks. This needs at least one shard per rank.
     """

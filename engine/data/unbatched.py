@@ -14,19 +14,21 @@ from .build import is_iterable
 def unbatched(dataset: Any) -> Dataset[Any]:
     """Return a dataset of the single samples of a dataset of batches.
 
-    Pass the result to the Trainer with the batch size in the arguments. Samples are then shuffled and counted one by
-    one:
+    Pass the result to the Trainer, and set the batch size in the arguments. The Trainer then shuffles and counts single
+    samples:
 
         trainer = Trainer(model, args, train_dataset=unbatched(dataset.batch(16)))
 
-    To get a sample of a map-style dataset, its whole batch is read. The last batch that was read stays in memory.
+    To return one sample, a map-style dataset reads the whole batch of the sample. The last batch that was read stays in
+    memory.
 
     Args:
-        dataset: a dataset of batches. A batch is a dict or tuple, whose values have one entry per row. All batches of a
-            map-style dataset have as many rows as the first, except the last. A stream may have batches of any size.
+        dataset: a dataset of batches. A batch is a dict, tuple or list of columns with one entry per sample. In a
+            map-style dataset, all batches have as many samples as the first batch, except the last, which may have
+            fewer. A stream may have batches of any size.
 
     Raises:
-        DataError: for a sample that is not a batch.
+        DataError: if an element of the dataset is not such a batch. The error is raised when this element is read.
     """
     return _UnbatchedStream(dataset) if is_iterable(dataset) else _UnbatchedRows(dataset)
 
@@ -71,7 +73,7 @@ class _UnbatchedStream(IterableDataset[Any]):
                 yield _row(batch, row)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the stream, if it has one."""
+        """Pass the epoch to the stream, if the stream has `set_epoch`. Epochs count from 0."""
         if hasattr(self.batches, "set_epoch"):
             self.batches.set_epoch(epoch)
 

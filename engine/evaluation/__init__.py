@@ -6,6 +6,10 @@
 | `prediction` | Loss, logits and labels of one batch. |
 | `results`, `gathering` | Results of all batches and ranks. |
 | `metrics` | Checks and names metrics, and makes them equal on all ranks. |
+| `evaluation_record` | The record of one evaluation, and the plan of the next evaluation. |
+| `modes` | Training mode and evaluation mode of modules. |
+| `rehearsal`, `isolation` | The names of the metrics, found with one batch and without an effect on the run. |
+| `no_batch` | The warning about an evaluation that gets no batch. |
 | `metric_set`, `readings` | `Metrics`: metrics by name, and the values that they read from the outputs. |
 | `streamed` | The interface of metrics that read each batch. |
 | `row_slice` | Evaluation on a random subset, and its confidence interval. |

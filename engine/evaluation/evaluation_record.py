@@ -1,4 +1,4 @@
-"""The record of one evaluation: its metrics, their names, its data and its current batch.
+"""The record of one evaluation: metrics, metric names, data and current batch.
 
 `Run.evaluation` is the record of the current or last evaluation.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class EvaluationPlan(NamedTuple):
-    """What a caller wants from the next evaluation."""
+    """The settings that an `Evaluate` callback gives to its evaluations."""
 
     rows: int | None = None
     """The size of the random subset of each dataset to evaluate, in rows; None for all rows."""
@@ -32,26 +32,26 @@ class EvaluationRecord:
     complete: bool = True
     """Whether the evaluation covers all of the trainer's own eval datasets."""
     decides: bool = True
-    """Whether callbacks use the metrics to decide. False if the metrics are of other data, but have the same names as
-    the metrics of the run."""
+    """Whether callbacks use the metrics to decide. False if `EvaluationPlan.decides` is False, if metrics of other data
+    have the names of the trainer's metrics, or if an outer evaluation has the same metric names."""
     prefixes: frozenset[str] = frozenset()
-    """The prefixes of the metric names of this evaluation, and of the evaluations that this evaluation runs in."""
+    """The prefixes of the metric names of this evaluation, and of the evaluations in which this evaluation runs."""
     rows: int | None = None
     """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The metrics. Handlers that run before REPORT may add to them."""
+    """The metrics by name. Handlers in a stage before REPORT may add metrics."""
     heard: dict[str, Any] = field(default_factory=dict)
-    """The metrics so far of an overridden `evaluate`: those that the method measured, logged or announced."""
+    """The metrics that an overridden `evaluate` has measured, logged or announced so far. Empty without an override."""
     step: int = -1
-    """The global step of the metrics; -1 before there are any."""
+    """The global step at which the metrics were measured; -1 before the first metrics."""
     dataset_name: str = ""
-    """The name of the current dataset; empty for a single, unnamed one."""
+    """The name of the current dataset; empty for a dataset without a name."""
     dataloader: Any = None
     """The loader of the evaluation batches."""
     batch_number: int = 0
     """The number of the current batch, from 0."""
     empty: bool = False
-    """Whether the evaluation of the last dataset got no batch."""
+    """Whether the evaluation of the current or last dataset got no batch."""
 
 
 def new_record(
@@ -69,8 +69,8 @@ def new_record(
         complete: whether the evaluation covers all of the trainer's own eval datasets.
         foreign: whether the evaluation uses data other than the trainer's eval datasets, under the same metric names.
         own: the prefixes of the metric names of the evaluation, one per dataset.
-        plan: the rows to evaluate, and whether callbacks decide from the metrics. An evaluation that runs inside of
-            another evaluation does not follow the plan.
+        plan: the number of rows to evaluate, and whether callbacks use the metrics to decide. If `outer` is not None,
+            the plan is not used.
         outer: the record of the evaluation in which the new evaluation runs; None if there is none.
     """
     if outer is None:
@@ -80,7 +80,7 @@ def new_record(
 
 
 class PlannedRun(Protocol):
-    """The parts of a run that `planned` changes."""
+    """The attributes of a run that `planned` changes. `Run` implements this protocol."""
 
     evaluation_plan: EvaluationPlan
     evaluation: EvaluationRecord
@@ -90,7 +90,7 @@ class PlannedRun(Protocol):
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
     """Make the evaluations in a `with` block follow a plan.
 
-    An evaluation that runs inside of another evaluation does not follow the plan.
+    An evaluation that starts during another evaluation does not follow the plan.
     """
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:

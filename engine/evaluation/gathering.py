@@ -22,11 +22,11 @@ class Gathered:
     """One kind of result, collected batch by batch: losses, predictions, labels or inputs."""
 
     concat: bool
-    """Whether batches are joined into one array. If False, they stay a list of batches."""
+    """Whether `whole` joins the batches into one array. If False, `whole` returns a list of batches."""
     parts: list[Any] = field(default_factory=list)
-    """Batches that are still on their device."""
+    """Results of batches that are still on their device."""
     arrays: list[Any] = field(default_factory=list)
-    """Batches in host memory, as numpy arrays."""
+    """Results in host memory, as numpy arrays. They come before `parts`."""
 
     def add(self, part: Any) -> None:
         """Append the result of one batch. The result stays on its device."""
@@ -42,7 +42,7 @@ class Gathered:
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
-        """Drop everything that is not in host memory."""
+        """Delete the results that are not in host memory."""
         self.parts = []
 
     def to_host(self) -> None:
@@ -67,13 +67,14 @@ class Gathered:
         is a list of batches in the order of the loader.
 
         Args:
-            rows: number of rows of the dataset. The method cuts off all later rows of joined batches. They are padding.
-            order: dataset index of each row, if the order of the loader differs from the order of the dataset.
-            padding_rows: number of padding rows to cut off the end of a list of batches.
+            rows: number of rows without padding. The method removes all later rows of joined batches.
+            order: dataset index of each row, if the order of the loader differs from the order of the dataset; None if
+                the orders are equal.
+            padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
             of: for joined batches, the number of rows of all batches, padding included. Pass it if an array may have
                 several entries per row. None: each array has one entry per row.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
-                its first array.
+                the first array of the last batch.
         """
         self.to_host()
         if not self.arrays:
@@ -85,14 +86,14 @@ class Gathered:
 
 @dataclass
 class BatchLosses(Gathered):
-    """The losses of batches. When a scalar loss moves to host memory, it is repeated for each row of its batch."""
+    """The losses of batches. `to_host` repeats each scalar loss for each row of its batch."""
 
     scalars: list[Any] = field(default_factory=list)
     """Mean losses of batches: numbers of the type `dtype`, or tensors that are still on their device."""
     rows: list[int] = field(default_factory=list)
-    """The number of rows of each of these batches."""
+    """The number of rows of each batch in `scalars`."""
     dtype: torch.dtype | None = None
-    """The type to which the types of all losses are promoted; None before the first."""
+    """The type to which the types of all scalar losses are promoted; None before the first scalar loss."""
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
         """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
@@ -125,11 +126,12 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
     """Gather the results of one batch from all ranks, in order of rank, and add them to the collections.
 
     Args:
-        gathered: pairs of a collection and this rank's part, of shape (rows, ...). A part of None adds nothing.
+        gathered: pairs of a collection and this rank's part, of shape (rows, ...). If a part is None, its collection
+            stays unchanged.
         ranks: the ranks.
         rows: number of rows on this rank.
-        as_objects: whether to gather pickled objects. Parts may then be any objects, and the structure of the parts may
-            differ between ranks.
+        as_objects: whether to gather pickled objects. False gathers tensors. The parts of all ranks must then have the
+            same structure.
 
     Returns:
         The number of rows over all ranks.
@@ -152,10 +154,10 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
 
 
 def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, Sequence[Any]]], ranks: Ranks) -> int:
-    """Gather the results of several batches from all ranks at once, and add them in the order of `gather_rows`.
+    """Gather the results of several batches from all ranks at once, and add them to the collections.
 
-    That order has the rows of all ranks for the first batch, then for the second batch, and so on. The result is the
-    same as with one call of `gather_rows` for each batch, but needs a few collectives for all batches together.
+    The rows of all ranks for the first batch come first, then the rows of all ranks for the second batch, and so on.
+    One call of `gather_rows` for each batch gives the same result, but needs more collectives.
 
     Args:
         gathered: the collections.
@@ -177,7 +179,7 @@ def gather_batches(gathered: tuple[Gathered, ...], batches: Sequence[tuple[int, 
 
 
 def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
-    """Gather one tensor per batch from all ranks and join them: the first batch of each rank, then the second, ...
+    """Gather one tensor per batch from all ranks and join the tensors: the first batch of each rank, then the second.
 
     Args:
         parts: one tensor for each batch of this rank.
@@ -196,14 +198,15 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
-    An array may have several entries per row, such as one per token. If its length is not a multiple of the rows,
-    the entries of a row are unknown. The array then stays unchanged, and a warning is logged.
+    An array may have several entries per row, such as one per token. If the length of the array is not a multiple of
+    `of`, the entries of a row are unknown. The array then stays unchanged, and a warning is logged.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
-        rows: number of rows to keep; None keeps all.
-        order: dataset index of each row. The function sorts the rows of numpy arrays by it. None keeps the order.
-        of: number of rows that the arrays hold; None if each array has one entry per row.
+        rows: number of rows to return; None returns all.
+        order: dataset index of each row. The function sorts the rows of numpy arrays by these indices, but not the rows
+            of tensors. None keeps the order.
+        of: number of rows in the arrays; None if each array has one entry per row.
     """
     if arrays is None:
         return None
@@ -211,7 +214,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Do the work of `first_rows` for one array or tensor."""
+    """Return only the first rows of one array or tensor. `first_rows` explains the parameters."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0
@@ -233,7 +236,7 @@ def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: in
 
 
 def _device_of(parts: list[Any]) -> torch.device:
-    """Return the device of the first tensor; the CPU if there is none."""
+    """Return the device of the first tensor in `parts`; the CPU if there is no tensor."""
     found: list[torch.device] = []
     map_tensors(lambda tensor: found.append(tensor.device), parts)
     return found[0] if found else torch.device("cpu")
@@ -244,8 +247,8 @@ def _cut_last(batches: list[Any], padding_rows: int, of_last: int | None) -> lis
 
     Args:
         batches: the batches.
-        padding_rows: number of rows to cut off.
-        of_last: number of rows of the last batch, padding included; None for the length of its first array.
+        padding_rows: number of rows to remove. If it is 0 or less, the batches stay unchanged.
+        of_last: number of rows of the last batch, padding included. None: the length of the first array in the batch.
     """
     if padding_rows <= 0:
         return batches

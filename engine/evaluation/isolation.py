@@ -1,4 +1,4 @@
-"""Call functions and modules without an effect on the run: copy functions, and restore modules after a call."""
+"""Call functions and modules without an effect on the run: copy the functions, and restore the modules afterwards."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ _CONTAINERS = (list, dict, set, tuple)
 
 
 class NotIsolated(Exception):
-    """The error of `isolated` if it cannot copy a function.
+    """The error that `isolated` raises for a function that it cannot copy.
 
-    The function is not a plain Python function, or its state has a value that cannot be copied, such as
-    an object of the user.
+    The function is not a plain Python function, or its state has a value that cannot be copied, such as an object of a
+    class that the user wrote.
     """
 
 
 def isolated(function: Any) -> Callable[..., Any]:
     """Return a copy of a plain Python function. A call of the copy does not change the state of the original.
 
-    The state is the closure of the function, and the globals of its module that it uses. Functions of the module that
-    the function uses are copied too. Objects of other modules, such as a metric of a library, are not copied.
+    The state is the closure and the defaults of the function, and the globals of its module that the function uses. The
+    copy includes functions of the same module that the function calls. Objects of other modules, such as a metric of a
+    library, are not copied.
 
     Raises:
-        NotIsolated: for other callables, and for functions with state that cannot be copied.
+        NotIsolated: if `function` is not a plain Python function, or if its state cannot be copied.
     """
     copied: Callable[..., Any] = _Copies().of_function(function)
     return copied
 
 
 class _Copies:
-    """The copies of functions, and of the globals that they use."""
+    """The copies of functions, and of the globals that these functions use."""
 
     def __init__(self) -> None:
         self._functions: dict[int, Any] = {}
         self._scopes: dict[int, dict[str, Any]] = {}
 
     def of_function(self, function: Any) -> Any:
-        """Return the copy of a function. The first call makes it."""
+        """Return the copy of a function. The first call for a function makes the copy."""
         if not isinstance(function, types.FunctionType):
             raise NotIsolated
         if id(function) in self._functions:
@@ -64,7 +65,11 @@ class _Copies:
         return copied
 
     def _of_global(self, function: types.FunctionType, value: Any) -> Any:
-        """Return a copy of `value`, a global that a function uses; `value` itself if it belongs to another module."""
+        """Return a copy of a global that a function uses; the global itself if it belongs to another module.
+
+        Raises:
+            NotIsolated: if the class of `value` is defined in the module of the function.
+        """
         own = getattr(value, "__module__", None) == function.__module__
         if isinstance(value, types.FunctionType) and not own:
             return value
@@ -75,7 +80,11 @@ class _Copies:
         return value
 
     def _of(self, value: Any) -> Any:
-        """Return a copy of a plain value, a container of plain values or a function. Else raise `NotIsolated`."""
+        """Return a copy of a plain value, a container of plain values or a function.
+
+        Raises:
+            NotIsolated: for any other value.
+        """
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, types.FunctionType):
@@ -123,9 +132,9 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the attributes of a module: name -> pair of the value and a shallow copy of it.
+    """Return the attributes of a module: name -> pair of the value and a shallow copy of the value.
 
-    The copy is None if the value is not a list, dict or set.
+    The second item is None if the value is not a list, dict or set.
     """
     return {
         name: (value, copy.copy(value) if type(value) in (list, dict, set) else None)

@@ -31,12 +31,12 @@ Metrics = Callable[..., dict[str, Any]]
 
 
 class EvaluatedRun(Protocol):
-    """The parts of a run that the evaluation loop reads and writes."""
+    """The attributes of a run that the evaluation loop reads and writes. `Run` implements this protocol."""
 
     eval_dataloader: Any
     """The loader of the evaluation in progress. The loop sets it."""
     evaluation: EvaluationRecord
-    """The record of the evaluation in progress. The loop sets the number of its batch."""
+    """The record of the evaluation in progress. The loop sets `batch_number` and `empty` of the record."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -86,23 +86,24 @@ def evaluation_loop(
             labels of the batch. Each may be None.
         prefix: start of the metrics' names, such as `eval`.
         loss_only: compute only the loss.
-        compute_metrics: turns an `EvalPrediction` into a dict of metrics.
+        compute_metrics: turns an `EvalPrediction` into a dict of metrics; None measures only the loss.
         by_batch: call `compute_metrics` for each batch, with tensors and the argument `compute_result`, which is True
             for the last batch.
-        keeps_batches: keep predictions, labels and inputs of all batches. False needs `by_batch`.
-        observed: whether a callback reads the predictions of each batch. With `loss_only`, the loop then computes
-            predictions too, and drops them after each batch.
-        preprocess_logits: called with logits and labels of each batch; its result replaces the logits. It can reduce
-            memory.
+        keeps_batches: store predictions, labels and inputs of all batches. False needs `by_batch`.
+        observed: whether a callback reads the predictions of each batch. If `loss_only` is also True, the loop computes
+            predictions for the callback, and drops the predictions after each batch.
+        preprocess_logits: called with logits and labels of each batch; its result replaces the logits. A smaller
+            result needs less memory.
         ignore_keys: keys of the model's outputs that are not predictions.
-        limit: the number of batches, or a fraction of them; None for all.
+        limit: the number of batches of each rank, or a fraction below 1 of all batches; None for all batches.
 
     Returns:
         Predictions, labels, metrics and the number of rows, without padding rows. Predictions and labels are arrays in
-        dataset order, or None if they are not kept. With `eval_do_concat_batches=False` they are lists of batches.
+        dataset order, or None if they are not stored. With `eval_do_concat_batches=False`, they are lists of batches in
+        the order of the loader.
 
     Raises:
-        ArgumentError: if `compute_metrics` does not return a dict.
+        ArgumentError: if `compute_metrics` does not return a dict, or returns values that cannot be logged.
     """
     args, announce = run.args, run.bus.announce
     model = run.model_wrapped
@@ -160,11 +161,13 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield up to `most` batches (None: all), each with a bool: whether this batch is the last one.
+    """Yield pairs of a result of `with_padding_rows` and a bool: whether the batch of this result is the last batch.
 
-    Each batch comes with its numbers of rows and of padding rows, as in `with_padding_rows`. With `look_ahead`, the
-    function fetches the next batch before it yields a batch. A collator then draws its random numbers earlier. Without
-    `look_ahead`, the function does not know the last batch, and the bool is always False.
+    Args:
+        loader: yields the batches.
+        most: the largest number of batches; None for all batches.
+        look_ahead: whether to fetch the next batch before a batch is yielded. A collator then draws its random numbers
+            earlier. If `look_ahead` is False, the last batch is unknown, and the bool is always False.
     """
     batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else zip(batches, repeat(False))
@@ -173,8 +176,8 @@ def _batches(
 def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:
     """Yield each batch, its number of rows, and its number of padding rows.
 
-    The number of rows comes from the sampler and includes padding rows. It is None if the loader does not know the
-    number. Padding rows only fill up the last batch. They are not part of the results.
+    The number of rows comes from the sampler or the collator, and includes padding rows. It is None if neither counts
+    the rows. Padding rows only fill up the last batch, and are not part of the results.
     """
     if isinstance(loader, Loader):
         for batch in loader.without_resume():
@@ -195,7 +198,7 @@ def batch_sizes(batches: BatchSampler) -> list[int | None]:
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each batch, and whether it is the last batch. To know this, fetch one batch ahead."""
+    """Yield each batch, and whether the batch is the last batch. The function fetches one batch ahead."""
     batches = iter(batches)
     for batch in batches:
         for following in batches:
@@ -217,7 +220,7 @@ def _batch_result(
     Args:
         run: gives the model and the arguments.
         batch: the batch, on its device.
-        known: number of rows of the batch; None if the function must read the number from the batch.
+        known: number of rows of the batch, padding rows included; None to read the number from the tensors.
         padding_rows: number of padding rows at the end of the batch.
         predict: returns loss, logits and labels of the batch.
         preprocess_logits: called with logits and labels; its result replaces the logits.
@@ -236,5 +239,5 @@ def _batch_result(
 
 
 def _is_complete(prediction: EvalPrediction) -> bool:
-    """Return whether there are predictions and labels to compute metrics from."""
+    """Return whether a prediction has both predictions and labels, which metrics need."""
     return prediction.predictions is not None and prediction.label_ids is not None

@@ -21,14 +21,15 @@ def is_path(name: str | os.PathLike[str]) -> bool:
 
 
 def load_metric(path: str | os.PathLike[str], **options: Any) -> Any:
-    """Import a file and return its metric. The import runs the code of the file.
+    """Import a file, and create an instance of the metric class in it. The import runs the code of the file.
 
     Args:
         path: a file, or a folder `name` with the file `name.py`.
-        **options: arguments of the metric's class.
+        **options: arguments of the metric class.
 
     Raises:
-        ArgumentError: if there is no such file, or if it does not define exactly one metric.
+        ArgumentError: if there is no such file, if the file does not define exactly one class with the methods
+            `add_batch` and `compute`, or if the file imports a package that is not installed.
     """
     given = Path(path).expanduser()
     file = given / f"{given.resolve().name}.py" if given.is_dir() else given
@@ -51,8 +52,11 @@ def load_metric(path: str | os.PathLike[str], **options: Any) -> Any:
 def _imported(file: Path) -> types.ModuleType:
     """Import a file and return its module.
 
-    The module belongs to a package for the folder of the file. The file can therefore import other files of this
-    folder as `from .name import ...`.
+    The folder of the file becomes a package. The file can therefore import other files of the folder with
+    `from .name import ...`.
+
+    Raises:
+        ArgumentError: if the file imports a package that is not installed.
     """
     package = f"_trainbus_metric_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:12]}"
     if package not in sys.modules:

@@ -1,4 +1,4 @@
-"""Metrics of the library `evaluate` as `compute_metrics`."""
+"""Use metrics of the library `evaluate` as `compute_metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .outputs import EvalPrediction, batches_of
 
 
 def as_metric_function(given: Any) -> Any:
-    """Return a `compute_metrics` for a metric of `evaluate`. Return any other value, such as a function, unchanged."""
+    """Return a `MetricModule` for a metric of `evaluate`. Return any other value, such as a function, unchanged."""
     is_metric = not callable(given) and callable(getattr(given, "compute", None)) and hasattr(given, "add_batch")
     return MetricModule(given) if is_metric else given
 
@@ -21,8 +21,9 @@ def as_metric_function(given: Any) -> Any:
 class MetricModule:
     """A `compute_metrics` that calls `compute(predictions=..., references=...)` of a metric of `evaluate`.
 
-    If the predictions are floats with one dimension more than the labels, the argmax over the last dimension gives
-    the classes. Labels of -100 are left out. If there are several predictions or labels, only the first is used.
+    If the predictions are floats with one dimension more than the labels, the argmax over the last dimension gives the
+    classes. If the last dimension has the size 1, it is removed instead. Labels of -100 and their predictions are left
+    out. If the model returns several outputs, or if there are several labels, only the first of them is used.
     """
 
     metric: Any
@@ -37,7 +38,7 @@ class MetricModule:
 
     @staticmethod
     def _read(outputs: Any, label_ids: Any) -> tuple[Any, Any]:
-        """Return predictions and references of one batch."""
+        """Return the predictions and references of one batch that the metric compares."""
         predictions, labels = (np.asarray(_first(part)) for part in (outputs, label_ids))
         if predictions.ndim == labels.ndim + 1 and predictions.dtype.kind == "f":
             predictions = predictions[..., 0] if predictions.shape[-1] == 1 else predictions.argmax(-1)

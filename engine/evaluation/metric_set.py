@@ -24,22 +24,22 @@ from .streamed import StreamedMetrics
 class Metrics(StreamedMetrics):
     """Metrics as `compute_metrics`, such as `Metrics("accuracy", "f1", average="macro")`.
 
-    An evaluation passes each batch to the metrics as soon as it is predicted, and keeps no logits. Every rank measures
-    the batches of all ranks. `docs/metrics.md` lists the metrics and their options.
+    An evaluation passes each batch to the metrics as soon as the batch is predicted, and stores no logits. Every rank
+    measures the batches of all ranks. `docs/metrics.md` lists the metrics and their options.
 
     Args:
         *metrics: the name of a bundled metric, the path of a file with a metric in the format of the library
             `evaluate`, a metric that `evaluate.load` or `evaluate.combine` returned, or another `Metrics`. Nothing is
             downloaded.
         reads: the values to read from the outputs of the model: `argmax`, `sigmoid`, `labels`, `logits`, `values` or
-            `text`. None: the default of each bundled metric. Other metrics have no default.
+            `text`. None uses the default of each bundled metric. For a metric that is not bundled, `reads` must be set.
         prefix: start of the names of the results.
         tokenizer: decodes tokens for `reads="text"`.
-        label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs them.
-            Results by class use these names, and include every class.
+        label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs this argument.
+            Results by class use these names, and include every named class.
         threshold: the probability above which `reads="sigmoid"` predicts 1.
-        shift: whether a position predicts the label of the next position, as in causal language models. `perplexity`
-            needs True or False. None means False for the other metrics.
+        shift: whether a position predicts the label of the next position, as in causal language models. For
+            `perplexity`, `shift` must be set. For any other metric, None means False.
         ignore_index: labels with this value do not count. Has no effect with `reads="values"` or `reads="sigmoid"`.
         output: the index of the output to read, if the model returns several outputs. If there are several labels, the
             same index selects the labels.
@@ -84,12 +84,13 @@ class Metrics(StreamedMetrics):
         return MetricPass(self.prefix, [metric.begin() for metric in self._metrics])
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
-        """Return the metrics.
+        """Measure a prediction and return the metrics by name.
 
         Args:
             prediction: outputs and labels. If both are lists, each item is a batch.
-            compute_result: None measures this prediction alone. False adds a batch and returns an empty dict. True adds
-                the last batch and returns the metrics of all batches.
+            compute_result: None measures only this prediction. False adds this prediction to the batches so far, and
+                returns an empty dict. True adds this prediction, returns the metrics of all batches so far, and starts
+                again without batches.
         """
         if compute_result is None:
             return self.begin()(prediction)
@@ -103,7 +104,7 @@ class Metrics(StreamedMetrics):
     def names_are_known(self) -> bool:
         """Whether one batch is enough to know the names of all results.
 
-        This is so if all metrics are bundled, and no metric has results by class.
+        True if all metrics are bundled, and no name of a result depends on the data.
         """
         return all(metric.names_are_known for metric in self._metrics)
 
@@ -124,7 +125,7 @@ class Metrics(StreamedMetrics):
 
 @dataclass
 class MetricPass:
-    """The metrics of one evaluation in progress."""
+    """The metrics of one evaluation in progress, with the batches that were added so far."""
 
     prefix: str
     """Start of the names of the results."""
@@ -132,7 +133,7 @@ class MetricPass:
     """The metrics of this pass: `_Measured`, or passes of inner `Metrics`."""
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
-        """Add a batch. Return the metrics of all batches, or an empty dict if `compute_result` is False."""
+        """Add a batch. Return the metrics of all batches so far, or an empty dict if `compute_result` is False."""
         for predictions, labels in batches_of(prediction):
             self.add(predictions, labels)
         return {} if compute_result is False else self.result()
@@ -162,7 +163,7 @@ class MetricPass:
 
 @dataclass
 class _Chosen:
-    """One metric of a `Metrics`, and its settings."""
+    """One metric of a `Metrics`, and the settings of this metric."""
 
     name: str
     """The name of a bundled metric. For any other metric, the name of its class."""
@@ -175,7 +176,7 @@ class _Chosen:
     computing: dict[str, Any] = field(default_factory=dict)
     """The options for `compute` of a metric that is not bundled."""
     classes_are_named: bool = False
-    """Whether the results are by class, and `label_names` lists the classes."""
+    """Whether the metric has one result for each class, and `label_names` gives the names of the classes."""
 
     def begin(self) -> _Measured:
         counter = _Collected(self.metric, self.computing) if self.options is None else self.metric(**self.options)
@@ -197,11 +198,11 @@ class _Measured:
     """One metric in a pass."""
 
     counter: Any
-    """The metric with the batches so far."""
+    """The metric object, to which the batches are added."""
     reader: Reader
     """Converts outputs and labels to the values that the metric compares."""
     classes_are_named: bool = False
-    """Whether each class must have a name. Otherwise the results would leave a class out without a word."""
+    """Whether a class without a name raises an error. Without the error, the results would silently lack this class."""
 
     def add(self, predictions: Any, labels: Any) -> None:
         pair = self.reader(predictions, labels)
@@ -216,10 +217,10 @@ class _Measured:
 
 
 class _Collected:
-    """Keeps the inputs of a metric of `evaluate`, such as class numbers, and computes the metric at the end.
+    """Stores the inputs of a metric that is not bundled, such as class numbers, and computes the metric at the end.
 
-    It does not call the metric's own `add_batch`, which writes to a file. If an evaluation failed, this file would stay
-    on the disk.
+    The class does not call the metric's own `add_batch`, which writes to a file for metrics of `evaluate`. If an
+    evaluation failed, this file would stay on the disk.
     """
 
     def __init__(self, metric: Any, options: dict[str, Any]) -> None:
@@ -237,7 +238,7 @@ class _Collected:
 
 
 def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[str, Any], options: Any) -> Any:
-    """Build a `_Chosen` for a metric: the metric with its reader and options. Return a `Metrics` unchanged.
+    """Return a `_Chosen` for a metric: the metric with its reader and options. Return a `Metrics` unchanged.
 
     Args:
         given: the name of a bundled metric, the path of a file, a metric object, or a `Metrics`.
@@ -245,6 +246,9 @@ def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[
         shift: as in `Metrics`.
         common: the arguments of `Reader` that all metrics of a `Metrics` share, by name.
         options: the options of all metrics, by name. The metric receives the options that it supports.
+
+    Raises:
+        ArgumentError: for an unknown metric or a missing setting.
     """
     if isinstance(given, Metrics):
         return given
@@ -354,7 +358,10 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _flat(values: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, with dicts and arrays flattened: `{"f1": {0: 0.5}}` becomes the name `f1_0`."""
+    """Yield the names and values of results. Dicts, lists and arrays are flattened: `{"f1": {0: 0.5}}` gives `f1_0`.
+
+    If `names` has a name for a key of an inner dict, this name replaces the key.
+    """
     for name, value in values.items():
         if isinstance(value, np.ndarray) and value.ndim:
             value = value.tolist()

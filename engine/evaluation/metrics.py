@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: checked, named, averaged, and made equal on all ranks."""
+"""Functions that check and name the metrics of an evaluation, and make the metrics equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .outputs import not_plain, plain
 from .row_slice import half_width
 
 _SHARED_TYPES = (bool, int, float, str)
-"""The types of metrics that all ranks take from rank 0, besides None. Callbacks decide from such metrics."""
+"""The types of metrics that all ranks take from rank 0, besides None. Callbacks use such metrics to decide."""
 
 
 def finished_metrics(
@@ -26,9 +26,9 @@ def finished_metrics(
         row_losses: loss of each row, shape (rows,); None if the evaluation has no loss.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
-        batch_size: number of rows of every batch except the last. Pass it only if the rows are chosen at random. With
-            two batches or more, it adds the metric `<prefix>_loss_ci`: half the width of the 95 % confidence interval
-            of the mean loss.
+        batch_size: number of rows of every batch except the last, if the rows are chosen at random; else None. With two
+            batches or more, the function then adds the metric `<prefix>_loss_ci`: half the width of the 95 % confidence
+            interval of the mean loss.
 
     Raises:
         ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several
@@ -57,10 +57,11 @@ def finished_metrics(
 
 
 def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of rank 0, so that decisions based on them are the same on all ranks.
+    """Return the metrics of rank 0, so that callbacks decide the same on all ranks.
 
-    Each rank computes its own metrics, which may differ if a rank rounds differently or draws random numbers. Numbers,
-    strings and None come from rank 0. All other values come from this rank. Every rank must call this function.
+    Each rank computes metrics. They may differ between ranks if a rank rounds differently or draws random numbers.
+    Numbers, strings and None come from rank 0. All other values come from this rank. Every rank must call this
+    function.
     """
     if ranks.single_process:
         return metrics

@@ -17,7 +17,7 @@ def begin_training(model: nn.Module) -> None:
 
 
 def to_eval(model: nn.Module) -> None:
-    """Put a model into evaluation mode. Remember which of its modules were already in evaluation mode."""
+    """Put a model into evaluation mode. Store which of its modules were already in evaluation mode, for `to_train`."""
     if model.training:
         for module in model.modules():
             (_KEPT.discard if module.training else _KEPT.add)(module)

@@ -1,4 +1,4 @@
-"""The warning about an evaluation or a prediction that gets no batch."""
+"""The text of the warning or error about an evaluation or a prediction that gets no batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..data.streaming_shards import StreamShard
 
 
 def no_batch_warning(loader: Any, description: str, name: str, args: TrainingArguments, ranks: int) -> str:
-    """Return the text of the warning: the dataset, its number of rows, the batch size and the remedy.
+    """Return the text about missing batches: the dataset, its number of rows, the batch size and the remedy.
 
     Args:
         loader: the loader that yields no batch.

@@ -17,14 +17,15 @@ from ..loss.loss_window import Losses
 class EvalPrediction:
     """The argument of `compute_metrics`.
 
-    It unpacks to `predictions, label_ids`, followed by `inputs` and `losses`. Each of these two is left out if it is
-    None.
+    An `EvalPrediction` unpacks to `predictions, label_ids, inputs, losses`. `inputs` and `losses` are left out if they
+    are None. With `batch_eval_metrics`, all values are tensors of one batch. With `eval_do_concat_batches=False`, all
+    values are lists with one entry per batch.
 
     Args:
         predictions: outputs of the model without its loss: an array of shape (rows, ...), or a tuple of such arrays.
         label_ids: labels: an array of shape (rows, ...), or a tuple of such arrays.
-        inputs: main input of the model, if `include_for_metrics` contains `inputs`.
-        losses: loss of each row, shape (rows,), if `include_for_metrics` contains `loss`.
+        inputs: main input of the model if `include_for_metrics` contains `inputs`, else None.
+        losses: loss of each row, shape (rows,), if `include_for_metrics` contains `loss`, else None.
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
@@ -58,9 +59,9 @@ class EvalLoopOutput(NamedTuple):
     """The result of an evaluation loop."""
 
     predictions: Any
-    """Predictions in dataset order, shape (rows, ...); None if there are none."""
+    """Predictions in dataset order, shape (rows, ...); None if no predictions were stored."""
     label_ids: Any
-    """Labels in dataset order, shape (rows, ...); None if there are none."""
+    """Labels in dataset order, shape (rows, ...); None if no labels were stored."""
     metrics: dict[str, Any]
     """Metrics by name. Each name starts with the prefix."""
     num_samples: int
@@ -71,9 +72,9 @@ class PredictionOutput(NamedTuple):
     """The result of `Trainer.predict`."""
 
     predictions: Any
-    """Predictions in dataset order, shape (rows, ...)."""
+    """Predictions in dataset order, shape (rows, ...); None with `prediction_loss_only`."""
     label_ids: Any
-    """Labels in dataset order, shape (rows, ...); None if there are none."""
+    """Labels in dataset order, shape (rows, ...); None if the dataset has no labels, or with `prediction_loss_only`."""
     metrics: dict[str, Any]
     """Metrics by name. Each name starts with the prefix."""
 
@@ -90,11 +91,11 @@ class TrainOutput(NamedTuple):
 
 
 class SummarizedRun(Protocol):
-    """The attributes of a run that `train_summary` reads."""
+    """The attributes of a run that `train_summary` reads. `Run` implements this protocol."""
 
     @property
     def plan(self) -> RunPlan | None:
-        """Length of the run."""
+        """Length of the run; None before the run begins."""
 
     @property
     def state(self) -> TrainerState:
@@ -107,6 +108,8 @@ class SummarizedRun(Protocol):
 
 def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str, Any]:
     """Return runtime and throughput of this session, and FLOPs and mean training loss of the whole run.
+
+    Every rank must call this function.
 
     Args:
         run: a run whose loop has ended or is about to end.
@@ -128,7 +131,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
     Args:
         prefix: start of each key, such as `eval` for `eval_runtime`.
-        began: start of the work in seconds, as `time.time` returns it.
+        began: start of the measured time in seconds, as `time.time` returns it.
         rows: number of processed samples; None leaves out the samples per second.
         steps: number of processed batches or optimizer steps; None leaves out the steps per second.
     """
@@ -142,7 +145,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
 
 def plain(value: Any) -> Any:
-    """Convert a metric for JSON: arrays and tensors with one element become numbers, also in lists and dicts."""
+    """Convert a metric for JSON: arrays and tensors with one element become numbers, also inside lists and dicts."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -157,11 +160,11 @@ def plain(value: Any) -> Any:
 
 
 def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Split metrics into values that checkpoints can hold, and all others.
+    """Split metrics into values that a checkpoint can store, and all other values.
 
     Returns:
-        Two dicts: name -> value that checkpoints can hold, and name -> description of each value that they cannot hold,
-        such as `a Tensor of shape (3,)`.
+        Two dicts: name -> value for the values that a checkpoint can store, and name -> description for all other
+        values, such as `a Tensor of shape (3,)`.
     """
     converted = plain(dict(values))
     left_out = not_plain(converted)
@@ -169,7 +172,7 @@ def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str
 
 
 def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
-    """Describe the entries that JSON cannot hold because of their value or name. Return a dict: name -> description."""
+    """Return name -> description of the entries that JSON cannot store because of their value or their name."""
     found = {}
     for name, value in values.items():
         if not isinstance(name, str):
@@ -180,7 +183,7 @@ def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def _kind_not_plain(value: Any) -> str | None:
-    """Describe the first part of a value that JSON cannot hold; None if JSON can hold the whole value."""
+    """Describe the first part of a value that JSON cannot store; None if JSON can store the whole value."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return None
     if isinstance(value, Mapping):

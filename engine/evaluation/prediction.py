@@ -26,11 +26,11 @@ def prediction_step(
     Args:
         model: the model, in evaluation mode.
         batch: the batch, on the model's device.
-        loss_only: return neither logits nor labels.
+        loss_only: return None for logits and labels.
         ignore_keys: keys of the outputs that are not logits; by default the model config's
             `keys_to_ignore_at_inference`.
-        objective: has the names of the labels.
-        compute_loss: called as `compute_loss(model, batch)`; returns loss and outputs.
+        objective: finds the labels in the batch, and calls the model if the batch gives no loss.
+        compute_loss: called as `compute_loss(model, batch)` if the batch gives a loss; returns loss and outputs.
 
     Returns:
         The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.
@@ -66,13 +66,20 @@ def mean_loss(loss: Any) -> torch.Tensor:
 
 
 def ignored_keys(model: nn.Module) -> list[str]:
-    """Return the keys of a model's outputs that are not logits, as its config lists them."""
+    """Return the keys of a model's outputs that are not logits, as the config of the model lists them.
+
+    If the config has no such list, return `["past_key_values"]`. If the model has no config, return an empty list.
+    """
     config = getattr(user_model(model), "config", None)
     return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:
-    """Return the main input of a batch: the key `model.main_input_name` (default `input_ids`), or the first element."""
+    """Return the main input of a batch.
+
+    For a mapping, this is the value of the key `model.main_input_name` (default `input_ids`), or None without this key.
+    For any other batch, this is the first element.
+    """
     return (
         batch.get(getattr(user_model(model), "main_input_name", "input_ids"))
         if isinstance(batch, Mapping)
@@ -81,12 +88,12 @@ def main_input(model: nn.Module, batch: Any) -> Any:
 
 
 def _logits(outputs: Any, skipped: Collection[str], drop_first: bool) -> Any:
-    """Return the outputs that are logits: one value, or a tuple of several.
+    """Return the outputs that are logits: one value, or a tuple of several values.
 
     Args:
         outputs: outputs of the model.
-        skipped: keys of a mapping that are not logits.
-        drop_first: leave out the first element of a tuple, which is the loss.
+        skipped: keys that are not logits, if `outputs` is a mapping.
+        drop_first: whether to leave out the first element, which is the loss, if `outputs` is a tuple or list.
     """
     if isinstance(outputs, (dict, Mapping)):
         outputs = tuple([value for key, value in outputs.items() if key not in skipped])

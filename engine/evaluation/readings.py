@@ -20,26 +20,28 @@ class Reader:
     reads: Reads
     """The values to read from the outputs."""
     sequences: bool = False
-    """Return one list of label names per row, instead of one array of classes."""
+    """Whether to return one list of label names per row, instead of one array of classes."""
     shift: bool = False
-    """Compare the outputs of each position with the label of the next position."""
+    """Whether to compare the outputs of each position with the label of the next position."""
     threshold: float = 0.5
     """The probability above which `sigmoid` predicts 1."""
     ignore_index: int = IGNORED_LABEL
     """The label that does not count."""
     output: int = 0
-    """The index of the output to read, if there are several outputs. Also the index of the labels."""
+    """The index of the output to read, if there are several outputs. The same index selects the labels, if there are
+    several labels."""
     label_names: dict[int, str] | None = None
-    """The names of the classes, for sequences."""
+    """Class number -> name. Needed if `sequences` is True."""
     tokenizer: Any = None
-    """Decodes texts."""
+    """Decodes tokens for `Reads.TEXT`; None for other values of `reads`."""
 
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Return the predictions and the references that a metric compares.
 
-        Their form depends on `reads`. `argmax` and `labels` give integer arrays of shape (labels that count,). If
-        the field `sequences` is True, they give lists with one list of label names per row instead. `sigmoid` and
-        `values` give two arrays of equal shape. `logits` gives tensors. `text` gives lists of strings.
+        The form of the results depends on `reads`. `argmax` and `labels` give integer arrays of shape
+        (number of labels that count,). If the field `sequences` is True, `argmax` and `labels` give lists with one list
+        of label names per row instead. `sigmoid` and `values` give two arrays of equal shape. `logits` gives tensors.
+        `text` gives lists of strings.
 
         Args:
             predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.
@@ -56,7 +58,10 @@ class Reader:
         return _READERS[self.reads](self, outputs, labels)
 
     def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the outputs unchanged. They are class numbers."""
+        """Return the predicted class and the label, for each label that counts. The outputs are class numbers.
+
+        If `sequences` is True, return one list of label names per row instead.
+        """
         _check(
             outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),
             outputs,
@@ -73,14 +78,20 @@ class Reader:
         return outputs[counted].cpu().numpy(), labels[counted].cpu().numpy()
 
     def of_argmax(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the class with the highest logit."""
+        """Return the class with the highest logit and the label, for each label that counts.
+
+        If `sequences` is True, return one list of label names per row instead.
+        """
         _check_logits(outputs, labels, "reads='argmax'")
         return self.of_classes(outputs.argmax(dim=-1), labels)
 
     def of_logits(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the logits of all labels, shape (number of labels, number of classes), and the labels.
+        """Return logits of shape (number of labels, number of classes), and labels of shape (number of labels,).
 
         Ignored labels and their logits are left out.
+
+        Raises:
+            ArgumentError: if the shapes do not fit, or if a label is not a class.
         """
         _check_logits(outputs, labels, "reads='logits'")
         counted = labels != self.ignore_index
@@ -94,7 +105,10 @@ class Reader:
         return outputs, labels
 
     def of_sigmoid(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return 0 or 1 per logit."""
+        """Return one prediction per logit, and the labels, as arrays of equal shape.
+
+        A prediction is 1 if the probability of the logit is above `threshold`, else 0.
+        """
         labels = labels.reshape(outputs.shape) if outputs.numel() == labels.numel() and _one_each(outputs) else labels
         binary = outputs.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
         _check(binary, outputs, labels, "reads='sigmoid' needs one logit for each label, and labels that are 0 or 1")
@@ -112,7 +126,8 @@ class Reader:
     def of_values(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return outputs and labels as float64 arrays of equal shape.
 
-        If the outputs have one dimension more than the labels, and its size is 1, the function removes this dimension.
+        If the outputs have one dimension more than the labels, and the last dimension has the size 1, the function
+        removes the last dimension.
         """
         if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
             outputs = outputs.squeeze(-1)
@@ -122,7 +137,7 @@ class Reader:
     def of_text(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return the decoded outputs and the decoded labels, as two lists with one text per row.
 
-        The texts have no special tokens, and no white space at the start or the end.
+        The texts have no special tokens, and no white space at the start or the end. Ignored labels have no text.
         """
         _check(
             not outputs.is_floating_point() and not labels.is_floating_point(),
@@ -151,10 +166,10 @@ class Reader:
 
 
 def refuse_unnamed(classes: Iterable[int], names: Mapping[int, str]) -> None:
-    """Raise an error if a class of predictions or labels has no name.
+    """Check that each class of the predictions and labels has a name.
 
     Raises:
-        ArgumentError: for the first class without a name.
+        ArgumentError: if a class has no name. The error names the lowest class number without a name.
     """
     if missing := sorted(set(classes) - names.keys()):
         raise ArgumentError(f"`label_names` has no name for the class {missing[0]}. Name all classes of the model.")

@@ -1,4 +1,4 @@
-"""Rehearse an evaluation: find the names of its metrics with one batch, without any effect on the run."""
+"""Rehearse an evaluation: evaluate one batch to find the names of its metrics, without any effect on the run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ REPLACEABLE = (
     *("evaluate", "evaluation_loop", "prediction_step", "compute_loss", "get_eval_dataloader", "_get_eval_sampler"),
     *("log", "_prepare_inputs", "_evaluate", "_determine_best_metric"),
 )
-"""The methods of a Trainer that decide what an evaluation measures. If one is overridden, the rehearsal cannot know the
-names."""
+"""The methods of a Trainer that decide what an evaluation measures. If a subclass overrides one of these methods, the
+names of the metrics are unknown."""
 
 
 def rehearse(
@@ -47,9 +47,12 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation, from the first samples of each dataset.
 
-    The function evaluates only if this is cheap and does not change the run: the datasets must be in memory, the
-    collator must have no state, and `compute_metrics` and `preprocess_logits` must be copyable. At the end the function
-    restores the modes, buffers and attributes of modules, and all RNG states.
+    The function evaluates only if the evaluation is cheap and does not change the run:
+
+    - Reading the datasets needs no user code, and the collator is one of trainbus without a state.
+    - `isolated` can copy `preprocess_logits`, and `compute_metrics` if it is not a `StreamedMetrics`.
+
+    At the end, the function restores the modes, buffers and attributes of modules, and all RNG states.
 
     Args:
         model: the model, without a wrapper.
@@ -58,11 +61,11 @@ def rehearse(
         objective: computes the loss.
         collator: turns samples into a batch.
         accepted: the columns to keep; None keeps all.
-        compute_metrics: turns predictions and labels into metrics.
+        compute_metrics: turns predictions and labels into metrics; None for an evaluation of the loss only.
         preprocess_logits: called with logits and labels; its result replaces the logits.
 
     Returns:
-        The names; None if the function cannot find them.
+        The names; None if the function does not evaluate, or if the evaluation fails.
 
     Raises:
         ArgumentError: for metrics that logs and checkpoints cannot hold.
@@ -98,10 +101,10 @@ def rehearse(
 
 
 def _isolated_metrics(compute_metrics: Any) -> Any:
-    """Return a copy of `compute_metrics`, so that a call does not change the metrics of the run. None stays None.
+    """Return a copy of `compute_metrics`. A call of the copy does not change the metrics of the run. None stays None.
 
     Raises:
-        NotIsolated: if the function cannot be copied, or if the names of its metrics depend on the data.
+        NotIsolated: if the function cannot be copied, or if one batch does not show the names of all its metrics.
     """
     if isinstance(compute_metrics, StreamedMetrics):
         if not compute_metrics.names_are_known:
@@ -113,7 +116,7 @@ def _isolated_metrics(compute_metrics: Any) -> Any:
 def _measured(
     model: nn.Module, batch: Any, objective: Objective, metrics: Any, preprocess: Any, prefix: str
 ) -> list[str]:
-    """Return the names of the metrics of one batch."""
+    """Return the names of the metrics that an evaluation of one batch gives."""
     speed = [*speed_metrics(prefix, 0.0, 1, 1)]
     if metrics is None:
         return [*([f"{prefix}_loss"] if objective.has_loss(batch) else []), *speed]

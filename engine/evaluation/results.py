@@ -11,11 +11,11 @@ from .gathering import BatchLosses, Gathered, copied, first_rows, gather_batches
 from .outputs import EvalPrediction
 
 GATHERED_TOGETHER = 8
-"""The number of batches whose results are gathered from all ranks together. Until then, each rank keeps its own."""
+"""The number of batches whose results are gathered from all ranks at once."""
 
 
 class BatchResult(NamedTuple):
-    """The results of this rank for one batch. Each value except `rows` may be None."""
+    """The results of this rank for one batch. Every field except `rows` may be None."""
 
     rows: int
     """Number of rows, without padding rows."""
@@ -47,22 +47,24 @@ class Results:
 
         Args:
             concat: whether to join batches into one array. False keeps a list of batches.
-            dataset_size: number of rows of the dataset; None if it has no length.
+            dataset_size: number of rows of the dataset; None if the dataset has no length, or is not evaluated whole.
             include_losses: give `compute_metrics` the loss of each row.
             as_objects: gather pickled objects instead of tensors.
-            together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait for the others
-                less often. Do not call `last_prediction` then. Call `finish` after the last batch.
-            copies: keep copies of predictions, labels and inputs, because the model or the collator may write a later
-                batch into the same memory. False if no batch is kept until then.
-            copies_labels: whether this includes labels and inputs. False if no collator reuses memory.
+            together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait less often. If
+                True, do not call `last_prediction`, and call `finish` after the last batch. True has no effect if
+                `concat` is False or `as_objects` is True.
+            copies: whether to store copies of predictions, labels and inputs. The model or the collator may write a
+                later batch into the memory of an earlier batch. Pass False if each batch is dropped before the next.
+            copies_labels: whether to copy labels and inputs too, if `copies` is True. Pass False if the collator does
+                not reuse memory.
         """
         self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
         self.dataset_size = dataset_size
         self.rows_gathered = 0
-        """Rows of all batches and ranks, including rows that only fill up the last batch."""
+        """Rows of all gathered batches, over all ranks, padding rows included."""
         self.last_rows = 0
-        """Rows of the last batch, over all ranks."""
+        """Rows of the last gathered batch, over all ranks, padding rows included."""
         self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects
         self._copies, self._copies_labels = copies, copies and copies_labels
         self._batch_rows: list[int] = []
@@ -73,12 +75,15 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows without padding rows: the `dataset_size`, or the number of gathered rows if it is None."""
+        """Number of rows without padding rows: `dataset_size`, or the gathered rows without a `dataset_size`."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property
     def padding_rows(self) -> int:
-        """The number of rows at the end that only give all ranks batches of equal size; 0 in a single process."""
+        """Number of rows at the end that only give all ranks batches of equal size.
+
+        0 in a single process, or if `dataset_size` is None.
+        """
         if self.dataset_size is None or not self._fills_up:
             return 0
         return max(0, self.rows_gathered - self.dataset_size)
@@ -89,7 +94,7 @@ class Results:
         return bool(self.predictions.parts and self.labels.parts)
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
-        """Gather the results of one batch from all ranks. Every rank must call this method."""
+        """Gather the results of one batch from all ranks, and add them. Every rank must call this method."""
         if ranks.single_process:
             self._add_own(*result)
             return
@@ -124,7 +129,7 @@ class Results:
         self._batch_rows.append(rows)
 
     def finish(self, ranks: Ranks) -> None:
-        """Gather the results of the batches that are not gathered yet. Every rank must call this method."""
+        """Gather the results of batches that wait for `GATHERED_TOGETHER` batches. Every rank must call this method."""
         if self._waiting:
             self.rows_gathered += gather_batches(self._collections, self._waiting, ranks)
             self._waiting = []
@@ -134,7 +139,7 @@ class Results:
         return self.losses, self.predictions, self.labels, self.inputs
 
     def last_prediction(self) -> EvalPrediction:
-        """Return predictions and labels of the last batch, as tensors on their device."""
+        """Return the results of the last batch without padding rows, as tensors on their device."""
         of = self.last_rows
         rows = of - self.padding_rows
         losses = self.losses.last(rows, of) if self._include_losses else None
@@ -146,12 +151,12 @@ class Results:
         )
 
     def drop_batch(self) -> None:
-        """Drop the predictions, labels and inputs that are still on the device. Losses stay."""
+        """Delete the predictions, labels and inputs that are not in host memory yet. Losses stay."""
         for collection in (self.predictions, self.labels, self.inputs):
             collection.drop()
 
     def to_host(self) -> None:
-        """Move everything that is gathered to host memory."""
+        """Move all gathered results to host memory."""
         for collection in self._collections:
             collection.to_host()
 
@@ -163,10 +168,13 @@ class Results:
         return self.losses.whole(self.rows_gathered - self.padding_rows, of=self.rows_gathered)
 
     def prediction(self, order: list[int] | None, row_losses: Any) -> EvalPrediction:
-        """Return predictions, labels and inputs of all rows, as numpy arrays in dataset order.
+        """Return predictions, labels, inputs and losses of all rows, as numpy arrays in dataset order.
+
+        If `concat` is False, return lists of batches in the order of the loader instead.
 
         Args:
-            order: dataset index of each row in the order of the loader; None if this is the order of the dataset.
+            order: dataset index of each row, in the order of the loader; None if the loader has the order of the
+                dataset.
             row_losses: the result of the method `row_losses`.
         """
         kept, of = self.rows_gathered - self.padding_rows, self.rows_gathered

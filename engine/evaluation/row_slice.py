@@ -18,12 +18,12 @@ QUANTILE = 1.959963984540054
 def slice_of(dataset: Any, rows: int, seed: int) -> Any:
     """Return a random subset of a map-style dataset, in random order.
 
-    The subset depends only on the seed, `rows` and the length of the dataset. So it is the same in every evaluation, on
-    every rank and after a resume. The order is random, so that each batch is a random sample: `half_width` needs this.
+    The subset depends only on the seed, `rows` and the length of the dataset. So the subset is the same in every
+    evaluation, on every rank and after a resume. The order is random, because `half_width` needs random batches.
 
     Args:
         dataset: a dataset with a length.
-        rows: number of rows; all rows if the dataset has fewer.
+        rows: number of rows. If the dataset has fewer rows, the subset has all rows.
         seed: the seed of the draw. The draw does not use the generators of the run.
 
     Raises:
@@ -41,8 +41,9 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
 def half_width(row_losses: Any, batch_size: int) -> float | None:
     """Return the half width of the 95 % confidence interval of the mean loss; None with fewer than two batches.
 
-    A model returns the mean loss of a batch, not the loss of each row. So the function uses the batches. With k
-    batches of n_j rows and mean losses b_j, n rows in all and the mean m = sum(n_j * b_j) / n, the half width is
+    A model returns the mean loss of a batch, not the loss of each row. So the function uses the mean losses of batches.
+    There are k batches. Batch j has n_j rows and the mean loss b_j. All batches together have n rows and the mean loss
+    m = sum(n_j * b_j) / n. The half width is
 
         1.96 * sqrt(sum(n_j * (b_j - m)**2) / ((k - 1) * n))
 
@@ -52,7 +53,7 @@ def half_width(row_losses: Any, batch_size: int) -> float | None:
 
     Args:
         row_losses: for each row, the mean loss of its batch; shape (rows,), one batch after the other.
-        batch_size: number of rows of every batch but the last.
+        batch_size: number of rows of every batch except the last.
     """
     sizes = np.diff([*range(0, len(row_losses), batch_size), len(row_losses)])
     if len(sizes) < 2:

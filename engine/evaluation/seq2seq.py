@@ -24,9 +24,9 @@ DEFAULT_MAX_LENGTH = 20
 class Seq2SeqTrainer(Trainer):
     """A `Trainer` for models that generate sequences. It has the interface of transformers' class.
 
-    With `predict_with_generate`, `predict` calls `model.generate` on every batch. `evaluate` does the same if the
-    trainer has `compute_metrics`. The generated tokens are padded and replace the logits. The class takes the arguments
-    of `Trainer`, with a `Seq2SeqTrainingArguments` as `args`.
+    With `predict_with_generate`, `predict` calls `model.generate` on every batch. `evaluate` does the same if
+    `compute_metrics` or a callback reads the predictions. The generated tokens are padded and replace the logits. The
+    class takes the arguments of `Trainer`, with a `Seq2SeqTrainingArguments` as `args`.
 
     Raises:
         ArgumentError: if `args` has another type, or the generation config cannot be used.
@@ -59,9 +59,9 @@ class Seq2SeqTrainer(Trainer):
             eval_dataset: the dataset or datasets to evaluate on.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: start of all metric names.
-            **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens`, `num_beams`. They
-                override the arguments `generation_max_length` and `generation_num_beams`, which override the model's
-                own config.
+            **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens` or `num_beams`. They
+                override the training arguments `generation_max_length` and `generation_num_beams`. The training
+                arguments override the generation config of the model.
         """
         self._generation = self._with_arguments(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
@@ -97,15 +97,16 @@ class Seq2SeqTrainer(Trainer):
         """Return loss, generated tokens and labels of a batch.
 
         Without `predict_with_generate`, or with `prediction_loss_only`, the method of `Trainer` computes the result.
-        Tokens and labels have shape (rows, width). They are padded with the padding token to the maximum length of the
-        model's generation config.
+        Tokens and labels have shape (rows, width). Shorter tokens and labels are padded with the padding token to the
+        maximum length of the model's generation config. Loss and labels are None if the batch has no `labels`.
 
         Args:
             model: the model that computes the loss, with its wrappers. The unwrapped model generates.
             inputs: the batch, a dict.
             prediction_loss_only: return only the loss, and generate nothing.
             ignore_keys: keys of the model's outputs that are not predictions.
-            **gen_kwargs: options of `model.generate`. They replace those given to `evaluate` or `predict`.
+            **gen_kwargs: options of `model.generate`. If there are any, they replace all options that `evaluate` or
+                `predict` received.
 
         Raises:
             ModelError: if the model has no method `generate`, or the batch is not a dict.
@@ -185,7 +186,12 @@ class Seq2SeqTrainer(Trainer):
         return options
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens of shape (rows, width), padded to the maximum length of the model's generation config."""
+        """Return tokens of shape (rows, width), padded to the maximum length of the model's generation config.
+
+        Without a maximum length, tokens are padded to `DEFAULT_MAX_LENGTH`. If the tokens need no padding to this
+        length, and the config has `max_new_tokens`, they are padded to `max_new_tokens + 1`. Longer tokens stay
+        unchanged.
+        """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)
         width = DEFAULT_MAX_LENGTH if max_length is None else max_length
@@ -198,7 +204,7 @@ class Seq2SeqTrainer(Trainer):
         """Read the id of the token that pads generated sequences, from the processing class or the model's config.
 
         Raises:
-            ArgumentError: if neither of them has this token.
+            ArgumentError: if there is no such token.
         """
         processor, config = self.run.processing_class, getattr(self.run.model, "config", None)
         candidates = [(config, "pad_token_id")]
@@ -222,9 +228,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    The first batch differs from later batches if the user sets no maximum length. For the first batch, `generate`
-    then allows 20 tokens after the start token of the decoder. This function sets `max_length` to 20, which includes
-    the start token. For later batches, `generate` therefore allows only 19 tokens after the start token.
+    If the user sets no maximum length, this call changes the maximum length after the first batch. For the first batch,
+    `generate` allows 20 tokens after the start token of the decoder. This function sets `max_length` to 20, which
+    includes the start token. For later batches, `generate` therefore allows only 19 tokens after the start token.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)
@@ -233,7 +239,8 @@ def _complete_config(config: Any) -> None:
 def _inputs_for_generation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch without its labels, and without decoder inputs that were made from the labels.
 
-    With such decoder inputs, the model would see the labels that it must predict.
+    With such decoder inputs, the model would see the labels that it must predict. The function assumes that decoder
+    inputs with the shape of the labels were made from the labels.
     """
     labels, decoder_inputs = inputs.get("labels"), inputs.get("decoder_input_ids")
     dropped = {"labels"}

@@ -1,7 +1,7 @@
-"""StreamedMetrics: the interface of metrics that an evaluation computes batch by batch.
+"""`StreamedMetrics`, the interface of metrics that an evaluation computes batch by batch.
 
-The evaluation knows this interface only. A program that uses no `Metrics` therefore does not import the bundled
-metrics when it starts.
+The evaluation imports only this interface. A program that uses no `Metrics` therefore does not import the bundled
+metrics.
 """
 
 from __future__ import annotations

@@ -9,4 +9,5 @@
 | `label_smoothing` | Cross entropy with label smoothing. |
 | `item_counts` | The number of label items of a step, over which a loss is averaged. |
 | `loss_window` | Sums of training losses between two logs. |
+| `index_errors`, `dtype_errors` | Errors of torch about indices and data types, explained for the batch. |
 """

@@ -1,4 +1,4 @@
-"""Explain errors about data types, for example if samples are float64 and the model is float32."""
+"""Explain errors of torch about data types, for example if samples are float64 and the model is float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _MIXED = re.compile(
 
 
 def dtype_note(run: Run, error: BaseException) -> str:
-    """Return a note that names the tensors of the batch with a wrong data type; "" if the error has another cause."""
+    """Return a note for an error of the training step that names the tensors of the batch with a wrong data type.
+
+    The note is empty if the error has another cause, or if no tensor with a wrong data type is found.
+    """
     message = str(error)
     target, ids, floats = (pattern.search(message) is not None for pattern in (_TARGET, _IDS, _FLOAT_TARGET))
     if not isinstance(error, RuntimeError) or not (target or ids or floats or _MIXED.search(message)):
@@ -60,7 +63,7 @@ def dtype_note(run: Run, error: BaseException) -> str:
 
 
 def _named(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a batch with their names. In a list, the position is the name."""
+    """Yield the name and the value of each tensor of a batch. In a list or tuple, the name is the position: `[0]`."""
     if not isinstance(batch, Mapping):
         batch = {f"[{place}]": value for place, value in enumerate(batch)} if isinstance(batch, (list, tuple)) else {}
     for name, value in batch.items():

@@ -1,4 +1,4 @@
-"""Explain index errors, such as a label that is not a class. The error names batch, sample and valid range."""
+"""Explain index errors, such as a label that is not a class: name the batch, the samples and the valid range."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ DEVICE_ASSERT = "device-side assert triggered"
 
 
 class OutOfRange(NamedTuple):
-    """Indices of one tensor that are out of range."""
+    """A tensor of labels or input ids, with the valid range. Used if an index in the tensor is out of range."""
 
     what: str
     """`labels` or `input ids`."""
     indices: torch.Tensor
-    """All indices of the tensor."""
+    """The whole tensor, including the valid indices."""
     limit: int
-    """The number of valid indices. They are 0 to `limit - 1`."""
+    """The number of valid indices. Valid indices are 0 to `limit - 1`."""
     ignored: int | None
-    """An index that counts as valid."""
+    """One more valid index, such as -100; None if there is none."""
 
     @property
     def rows(self) -> list[int]:
-        """The positions along the first dimension that hold an index out of range."""
+        """The positions along the first dimension at which an index is out of range; `[0]` if `indices` is a scalar."""
         wrong = (self.indices < 0) | (self.indices >= self.limit)
         if self.ignored is not None:
             wrong &= self.indices != self.ignored
@@ -55,9 +55,9 @@ class OutOfRange(NamedTuple):
 
 
 def out_of_range(error: BaseException) -> OutOfRange | None:
-    """Return the labels or input ids that caused an error of torch about an index; None if the cause is something else.
+    """Return the labels or input ids that caused an index error of torch; None if the error has another cause.
 
-    The function reads them from the frames of the traceback.
+    The function reads the labels or input ids from the frames of the traceback.
     """
     if not isinstance(error, IndexError) and _OUT_OF_BOUNDS not in str(error):
         return None
@@ -80,11 +80,11 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
-    Other errors are raised unchanged, but may get a note. A note can say that each sample looks like a whole batch, or
-    name the tensors with a wrong data type.
+    Other errors are raised unchanged, but may get a note. A note can give the common cause of a CUDA error, say that
+    each sample looks like a whole batch, or name the tensors with a wrong data type.
 
     Raises:
-        DataError: for a label outside of the classes, or an input id without an embedding.
+        DataError: if the cause is a label that is not a class, or an input id without an embedding.
     """
     try:
         yield
@@ -128,7 +128,7 @@ def message_of(found: OutOfRange, where: str, samples: str) -> str:
     Args:
         found: the labels or input ids of the batch, with their valid range.
         where: a text that names the batch, such as `a batch of step 3`.
-        samples: a text that names the samples with such an index, such as `samples 0, 2 of the batch`.
+        samples: a text that names the samples with an index out of range, such as `samples 0, 2 of the batch`.
     """
     indices, what, limit = found.indices, found.what, found.limit
     counted = indices if found.ignored is None else indices[indices != found.ignored]
@@ -177,7 +177,7 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
 
 
 def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
-    """Return the numbers of the samples of a batch that have a label or input id out of range. Numbers count from 0.
+    """Return the positions in the batch, from 0, of the samples that have a label or input id out of range.
 
     Args:
         found: the labels or input ids of the batch, with their valid range.
@@ -195,11 +195,15 @@ def _listed(numbers: list[int]) -> str:
 
 
 def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
-    """Return one list of dataset indices per training batch; None if the sampler does not know the indices.
+    """Return one list of dataset indices per training batch.
 
     Args:
         run: the run.
-        numbers: the number of each batch in the current step. Numbers count from 0.
+        numbers: the number of each batch in the current step, from 0.
+
+    Returns:
+        The lists; None if the indices are unknown. They are known for a `Loader` with a `ShuffledSampler` or a
+        `SequentialSampler`, except in an epoch that was resumed with another batch size.
     """
     loader = run.train_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None
@@ -212,7 +216,7 @@ def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
 
 
 def _evaluated_indices(run: Run) -> list[int] | None:
-    """Return the dataset index of each sample of the current evaluation batch; None if the sampler does not know it."""
+    """Return the dataset index of each sample of the current evaluation batch; None if the indices are unknown."""
     loader = run.eval_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None
     if not isinstance(batches, BatchedSampler):

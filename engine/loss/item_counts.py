@@ -1,7 +1,7 @@
-"""Count the label items of a step. The loss of the step is the sum over its batches, divided by this number.
+"""Count the label items of a step. The loss of the step is the sum of the losses of its items, divided by this number.
 
-With gradient accumulation, batches of a step may hold different numbers of items. Division by the items of the whole
-step gives each item the same weight.
+With gradient accumulation, the batches of a step may have different numbers of items. Division by the number of items
+of the whole step gives each item the same weight.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from .signature import user_model
 
 
 def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
-    """Return the number of labels that are not ignored (-100), as a scalar float tensor; None if it is unknown.
+    """Return the number of labels that are not ignored (-100), as a scalar float tensor.
 
     Args:
         batches: batches of one step on this rank.
         labels_of: a function that takes a batch and returns the labels that the loss uses. It raises TypeError,
-            AttributeError or KeyError if the batch has no labels. The number is then unknown.
+            AttributeError or KeyError if the batch has no labels.
+
+    Returns:
+        The number; None if a batch has no labels, or if there are no batches.
     """
     try:
         counts = [labels_of(batch).ne(IGNORED_LABEL).sum() for batch in batches]
@@ -33,7 +36,7 @@ def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]
 
 
 def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
-    """Return the labels of a batch that the model predicts.
+    """Return the labels of a batch that the model must predict.
 
     Args:
         batch: a batch with `shift_labels`, or with `labels` of shape (rows, tokens, ...) or (rows, ...).
@@ -48,7 +51,7 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
 
 
 def loss_shifts_labels(model: nn.Module) -> bool:
-    """Return whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
+    """Return whether the model's own loss is the causal loss of transformers, which leaves out the first label."""
     model = user_model(model)
     losses = imported("transformers.loss.loss_utils")
     if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class LabelSmoother:
     """Cross entropy with label smoothing (Szegedy et al., arXiv:1512.00567).
 
-    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`. It uses the operations of transformers'
-    `LabelSmoother` in the same order, so results are equal bit for bit.
+    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`. The operations and their order are the
+    same as in transformers' `LabelSmoother`, so the results are equal bit for bit.
     """
 
     epsilon: float = 0.1
@@ -35,7 +35,8 @@ class LabelSmoother:
         Args:
             logits: shape (..., classes).
             labels: class indices, shape (...) or (..., 1).
-            shift: compare the logits of each position with the label of the next position, as causal models do.
+            shift: whether to compare the logits of each position with the label of the next position, as in causal
+                models.
             items: divisor of the summed loss; None divides by the number of labels that are not ignored.
         """
         if shift:
@@ -81,7 +82,7 @@ def smoothing_refusal(epsilon: float, replaces: str) -> str:
     """Return the error text for label smoothing together with a loss that the user passes.
 
     Args:
-        epsilon: the label smoothing.
+        epsilon: the value of `label_smoothing_factor`.
         replaces: the argument that passes the loss, such as `criterion`.
     """
     return (
@@ -92,6 +93,9 @@ def smoothing_refusal(epsilon: float, replaces: str) -> str:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Return whether transformers lists the class of the model as a causal language model. It shifts the labels."""
+    """Return whether transformers lists the class of the model as a causal language model.
+
+    The loss of such a model compares the logits of each position with the label of the next position.
+    """
     auto = imported("transformers.models.auto.modeling_auto")
     return auto is not None and type(user_model(model)).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingRanks(Protocol):
-    """The methods of `Ranks` that `average_gradients` calls."""
+    """The part of `Ranks` that this module uses. `Ranks` implements this protocol."""
 
     @property
     def world_size(self) -> int: ...
@@ -34,8 +34,8 @@ class TrainingRanks(Protocol):
 def module_of(function: Any) -> nn.Module | None:
     """Return the module behind a criterion or loss function; None if it is a plain function.
 
-    The module is the function itself, or the owner of a bound method. For a `functools.partial` object, its function
-    is used.
+    The module is the function itself, or the object to which a method is bound. For a `functools.partial` object, the
+    rule applies to its function.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -44,9 +44,9 @@ def module_of(function: Any) -> nn.Module | None:
 
 
 def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of a loss module, without parameters that belong to the model too.
+    """Return the trainable parameters of a loss module, without parameters that the model also has.
 
-    If `module` is None, the list is empty.
+    If `module` is None, return an empty list.
     """
     if module is None:
         return []
@@ -55,9 +55,9 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a copy of a criterion or loss function with its module, so that two trainings do not share its weights.
+    """Return a copy of a criterion or loss function and its module, so that two trainings do not share the weights.
 
-    If the function has no module, or its module has no buffers and no trainable parameters, return the same object.
+    Return the function itself if it has no module, or if its module has neither buffers nor trainable parameters.
     """
     module = module_of(function)
     if module is None:
@@ -69,8 +69,8 @@ def own_copy(function: Any) -> Any:
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) -> None:
     """Average the gradients of parameters over the ranks.
 
-    A rank that did not use a parameter counts with a gradient of 0. A parameter that no rank used has no gradient
-    afterwards. Every rank must call this function.
+    A rank without a gradient of a parameter counts with a gradient of 0. If no rank has a gradient of a parameter, the
+    gradient stays None. Every rank must call this function.
     """
     parameters = list(parameters)
     if not parameters:
@@ -96,18 +96,20 @@ class LossModule(Callback):
         self.module = module
         self._restored = self._switched = False
         self._given: dict[str, torch.Tensor] = {}
-        """The buffers that the program set before the run began. They are compared with the buffers of a checkpoint."""
+        """The buffers that the program set before the session. They are compared with the buffers of a checkpoint."""
         self._initial: dict[str, torch.Tensor] = {}
-        """The buffers at the start of the run. Buffers that keep their values are constants, such as class weights."""
+        """The buffers at the start of the session. A buffer that still has this value when a checkpoint is saved is a
+        constant, such as class weights."""
 
     def __repr__(self) -> str:
         return f"LossModule({type(self.module).__name__})"
 
     @classmethod
     def around(cls, function: Any) -> LossModule | None:
-        """Create the callback for a criterion or loss function; None if the function needs no callback.
+        """Create the callback for a criterion or loss function; return None if the function needs no callback.
 
-        Functions without a module, and losses of `torch.nn` without state, such as `nn.CrossEntropyLoss()`, need none.
+        Functions without a module need no callback. Losses of `torch.nn` without state, such as
+        `nn.CrossEntropyLoss()`, need no callback either.
         """
         module = module_of(function)
         if module is None or (type(module).__module__ == "torch.nn.modules.loss" and not module.state_dict()):
@@ -115,7 +117,7 @@ class LossModule(Callback):
         return cls(module)
 
     def own_parameters(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """Return the names and parameters of the loss module, without parameters that belong to the model too."""
+        """Return the names and parameters of the loss module, without parameters that the model also has."""
         own = set(model.parameters())
         return [(name, weight) for name, weight in self.module.named_parameters() if weight not in own]
 

@@ -1,4 +1,4 @@
-"""Loss windows: training losses, summed on their device until they are logged."""
+"""Loss windows: sums of training losses, which stay on their device until a log needs them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 class LossWindow:
     """The sum of the training losses since the window was last read.
 
-    The sum stays a tensor on its device, because the host would wait for the device if it read the number.
+    The sum stays a tensor on its device, because the host waits for the device when it reads the number.
     """
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Open a window at the end of a step.
+        """Create an empty window at the end of a step.
 
         Args:
             step: number of optimizer steps that are done.
@@ -26,9 +26,10 @@ class LossWindow:
         self.since = step
         """Optimizer steps that were done when the window was last read."""
         self.total = 0.0
-        """Sum of all losses that were read, over the whole run."""
+        """Sum of all losses that `read` and `drain` took from the window, over the whole run, averaged over ranks."""
         self.nonfinite_step: int | None = None
-        """The step at which a NaN or infinite loss was first noticed; None before. The sum may leave out this loss."""
+        """The step at which a NaN or infinite loss was first found; None if none was found. `skip` leaves the value of
+        this loss out of the sum."""
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
 
@@ -38,7 +39,7 @@ class LossWindow:
         return self._sum
 
     def add(self, loss: torch.Tensor) -> None:
-        """Add the loss of one batch, a scalar that is already divided by the number of batches of its step."""
+        """Add the loss of one batch: a scalar that is already divided by the number of batches of the step."""
         self._sum += loss
 
     def skip(self, step: int) -> None:
@@ -54,20 +55,23 @@ class LossWindow:
         """Count a batch that has no loss as if it had the mean loss of the window.
 
         Args:
-            steps: optimizer steps since the window was last read, with the part of the current step that is done.
-            share: the share of the batch in its step, such as 1/4 with four batches per step.
+            steps: optimizer steps since the window was last read, plus the fraction of the current step that is done.
+                If it is 0, the method does nothing.
+            share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
         if steps > 0:
             self._sum += self._sum * (share / steps)
 
     def read(self, step: int) -> float:
-        """Return the mean loss per step since the last reading, and reset the window.
+        """Return the mean loss per step since the window was last read, and set the sum to 0.
+
+        Every rank must call this method.
 
         Args:
             step: number of optimizer steps that are done.
 
         Returns:
-            The mean over steps and ranks; NaN if no step was made since the last reading.
+            The mean over steps and ranks; NaN if no step was made since the window was last read.
         """
         total = self.drain()
         if not math.isfinite(total):
@@ -77,7 +81,7 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the window's state for a checkpoint. The state is exact: a Python float holds every float32."""
+        """Return the window's state for a checkpoint. The state is exact: a Python float can store every float32."""
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
@@ -103,10 +107,10 @@ class LossWindow:
 
 
 class Losses:
-    """All windows of a run: one for the main `Log` callback, and one for each additional `Log` callback."""
+    """All windows of a run: `main` for the main `Log` callback, and one for each other callback that reads losses."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Open the window `main` of the run. The arguments are those of `LossWindow`."""
+        """Create the window `main` of the run. `LossWindow` explains the parameters."""
         self._device, self._gather = device, gather
         self.first = step
         """Optimizer steps that were done before the first counted loss."""
@@ -116,12 +120,12 @@ class Losses:
         self._restored: dict[str, dict[str, float]] = {}
 
     def open(self, step: int, name: str = "") -> LossWindow:
-        """Open and return one more window at the end of a step.
+        """Create one more window at the end of a step, and return this window.
 
         Args:
             step: number of optimizer steps that are done.
-            name: the name under which checkpoints store the window. If a resumed run opens a window with a saved name,
-                the window gets the saved state. Without a name, checkpoints do not store the window.
+            name: the name under which checkpoints store the window. If the checkpoint of a resumed run has a window
+                with this name, the new window gets its state. Without a name, checkpoints do not store the window.
         """
         window = LossWindow(step, self._device, self._gather)
         self.windows.append(window)

@@ -21,9 +21,9 @@ Criterion = Callable[[Any, Any], torch.Tensor]
 
 
 class Objective:
-    """Computes the loss of a model and knows the names of its labels.
+    """Computes the loss of a model, and finds the labels in a batch.
 
-    The loss comes from the first of these that exists: `compute_loss_func`, `criterion`, label smoothing, the
+    The loss comes from the first of these that is set: `compute_loss_func`, `criterion`, label smoothing, and else the
     model's own loss.
     """
 
@@ -38,19 +38,18 @@ class Objective:
     ) -> None:
         """Set how the loss is computed.
 
-        Reads from the model, once: the parameters of its `forward`, the names of the labels, and whether it accepts
-        `num_items_in_batch`.
+        The constructor reads three things from the model: the parameters of `forward`, the names of the labels, and
+        whether the model accepts `num_items_in_batch`.
 
         Args:
-            model: the model. Without `criterion` and `compute_loss_func`, it must return its loss under `loss` or as
-                its first output.
-            criterion: called as `criterion(logits, labels)`; returns the mean over the batch. For models that return
-                logits only.
+            model: the model. Without `criterion`, `compute_loss_func` and label smoothing, the model must return its
+                loss under `loss` or as its first output.
+            criterion: called as `criterion(logits, labels)`; returns the mean over the batch. Use it for models that
+                return only logits.
             compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
                 divide the loss by the items of the whole step.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
-            label_names: names of the labels in a batch; by default the parameters of `forward` that are named like
-                labels, see `label_names_of`.
+            label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
         self.signature = ForwardSignature.of(model)
         self.smoother = smoother_for(model, label_smoothing)
@@ -68,15 +67,15 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses; None if `forward` names no parameter."""
+        """Columns of a dataset that the model or the loss uses; None if `forward` hides them behind `**kwargs`."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def use(self, criterion: Criterion | None, compute_loss_func: Callable[..., torch.Tensor] | None) -> None:
-        """Select how later calls compute the loss: with a criterion or with a loss function.
+        """Make later calls compute the loss with a criterion or a loss function.
 
-        If both are None, label smoothing or the model computes the loss.
+        If both parameters are None, label smoothing or the model computes the loss.
         """
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
         self.splits_labels = criterion is not None or compute_loss_func is not None
@@ -86,34 +85,35 @@ class Objective:
         self._settle()
 
     def set(self, **settings: Any) -> None:
-        """Set attributes, such as `label_names`, to values from the user. They replace those of the constructor."""
+        """Set attributes, such as `label_names`, to values of the user. They replace the values of the constructor."""
         for name, value in settings.items():
             setattr(self, name, value)
         self._settle()
 
     def _settle(self) -> None:
-        """Set `divides_by_items`, which says whether the loss is divided by the label items of its step.
+        """Compute the attribute `divides_by_items` again. `use` and `set` call this method.
 
-        Each change of the loss calls this method. A property would cost a function call per batch instead.
+        A property would cost a function call per batch instead.
         """
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
-        """Whether the loss is divided by the label items of its step. A criterion is a mean over its batch, whatever
-        the model accepts."""
+        """Whether the loss is divided by the number of label items of the whole step. A criterion returns the mean over
+        its batch, so the loss is then not divided by this number."""
 
     def __call__(self, model: nn.Module, inputs: Any, items: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the loss of a batch and the model's outputs.
 
         Args:
             model: the model, wrapped or not.
-            inputs: a mapping (passed by name), or a tuple or list (passed by position). If a criterion or loss function
-                is given, the last element of a tuple is the labels.
-            items: number of label items of the whole step, see `count_items`; None if unknown.
+            inputs: a mapping (passed by name), a tuple or list (passed by position), or a single argument. With a
+                criterion or loss function, the labels are the last element of a tuple or list of two or more elements.
+            items: number of label items of the whole step, see `count_items`; None if the number is unknown.
 
         Returns:
             The loss, usually a scalar. A model wrapped for several devices may return one loss per device.
 
         Raises:
-            ModelError: if the model does not accept the batch, or returns no loss.
+            ModelError: if the model does not accept the batch, if the model returns no loss, or if a criterion gets a
+                mapping without `labels`.
         """
         labels = None
         if not self.model_returns_loss:
@@ -151,17 +151,20 @@ class Objective:
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
-        """Return the number of label items of a step that are not ignored (-100), on this rank.
+        """Return the number of label items of a step on this rank that are not ignored (-100).
 
         Returns:
-            A scalar float tensor; None if the loss is not divided by this number, or if batches have no labels.
+            A scalar float tensor; None if the loss is not divided by this number, or if a batch has no labels.
         """
         if not self.divides_by_items:
             return None
         return count_items(batches, self._counted_labels)
 
     def labels_in(self, inputs: Any) -> Any:
-        """Return the labels of a batch, detached: one tensor, a tuple of tensors, or None if there are none."""
+        """Return the labels of a batch, detached: one tensor, or a tuple of tensors for several label names.
+
+        Return None if the batch lacks one of the labels.
+        """
         if not isinstance(inputs, (dict, Mapping)):
             return detach(inputs[-1]) if self._splits(inputs) else None
         if len(self.label_names) == 1:
@@ -185,14 +188,17 @@ class Objective:
         return {name: value for name, value in inputs.items() if name in known and name not in labels}
 
     def has_loss(self, inputs: Any) -> bool:
-        """Return whether a loss can be computed from a batch."""
+        """Return whether a loss can be computed from a batch.
+
+        The batch must have labels, or the model must return a loss without labels.
+        """
         if self.labels_in(inputs) is not None:
             return True
         requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch. `count_items` counts the label items in them.
+        """Return the labels of a batch in which `count_items` counts the label items.
 
         Raises:
             KeyError: if the batch is a mapping without labels.
@@ -205,11 +211,17 @@ class Objective:
         return labels
 
     def _splits(self, inputs: Any) -> bool:
-        """Return whether the last element of a batch is its labels."""
+        """Return whether the last element of a batch contains the labels."""
         return isinstance(inputs, (tuple, list)) and len(inputs) > 1 and self.splits_labels
 
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
-        """Return the labels of a batch, and the batch without them."""
+        """Return the labels of a batch, and the batch without the labels.
+
+        If the batch has no labels, return None and the whole batch.
+
+        Raises:
+            ModelError: if there is a criterion, and the batch is a mapping without `labels`.
+        """
         if not isinstance(inputs, Mapping):
             if self._splits(inputs):
                 return inputs[-1], inputs[:-1]
@@ -226,10 +238,12 @@ class Objective:
         )
 
     def _tell_unsmoothed(self, problem: str) -> None:
-        """Warn, only the first time, that label smoothing has no effect, because a batch has no `labels`.
+        """Warn once that label smoothing has no effect, because a batch has no `labels`.
+
+        Without label smoothing, do nothing.
 
         Args:
-            problem: a text that continues "the batch", such as "is not a dict".
+            problem: the end of a sentence that begins with "the batch", such as "is not a dict".
         """
         if self.smoother is not None and not self.splits_labels and not self._told_unsmoothed:
             self._told_unsmoothed = True
@@ -238,7 +252,7 @@ class Objective:
             )
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
-        """Find the loss in the outputs of a model.
+        """Return the loss from the outputs of a model.
 
         Raises:
             ModelError: if the outputs have no loss.

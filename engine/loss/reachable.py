@@ -1,4 +1,4 @@
-"""Find the modules that a loss function uses: in its closure, in globals, and in objects that the function reads."""
+"""Find the modules that a loss function uses: in closures, in globals, and in objects that the function reads."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import nn
 
 _DEPTH = 5
 _SIZE = 100
-"""The length above which a list or dict counts as data, and is not searched."""
+"""A longer list or dict is not searched, because it usually contains data."""
 _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition(".")[0]}
-"""Packages that are not searched, because their functions and objects hold no module of the user."""
+"""Packages that are not searched, because their functions and objects refer to no module of the user."""
 
 
 def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.Module]:
-    """Find the modules that a loss function uses and whose trainable parameters the run does not train.
+    """Return the modules that a loss function uses, if they have trainable parameters that the run does not train.
 
     The run does not train, move or save these modules, because a function does not declare which modules it uses. The
     search follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
     attributes that the code of the function names.
 
     Args:
-        function: a loss function. For a module the result is empty.
-        known: parameters that the run trains already.
+        function: a loss function. If it is itself a module, the result is empty.
+        known: the parameters that the run trains.
     """
     trained = {*known}
     return [
@@ -40,7 +40,8 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
     Args:
         value: the value.
-        names: the names in the code that reads the value. Only attributes with these names are searched.
+        names: the names of globals and attributes in the code that reads the value. Only attributes with these names
+            are searched.
         depth: how many levels to search.
         seen: the ids of values that were already searched. The function adds ids to this set.
     """
@@ -74,9 +75,9 @@ def _read_by(function: Any, owner: Any = None) -> tuple[list[Any], Collection[st
     """Return the values that a function reads, and the names of globals and attributes in the code of the function.
 
     Args:
-        function: the function; for any other object, both results are empty.
-        owner: the object `self` if the function is a method; otherwise None. The values then include the attributes and
-            methods of `self` that the code names.
+        function: the function. For any other object, and for a function of a library, both results are empty.
+        owner: the object `self` if the function is a method, else None. The values of a method include the attributes
+            and methods of `self` that the code names.
     """
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, types.FunctionType) or _is_of_library(function):

@@ -1,4 +1,4 @@
-"""The model that the user wrote, the parameters that its `forward` accepts, and which of them are labels."""
+"""The model that the user wrote, the parameters that its `forward` accepts, and the parameters that are labels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from ...events.imported import imported
 def user_model(model: nn.Module) -> nn.Module:
     """Return the model that the user wrote, without its wrappers.
 
-    `torch.compile`, PEFT and DDP are wrappers. Another module is a wrapper if it meets two conditions:
+    `torch.compile`, PEFT and DDP are wrappers. Another module is a wrapper if it meets three conditions:
 
     - Its `forward` names no parameter and takes any keyword, such as `forward(*args, **kwargs)`.
+    - The program did not replace `forward` on the instance.
     - It has a child with the name `module`, or it has exactly one child, and this child is not a module of `torch.nn`.
     """
     while (inner := _inside(model)) is not None:
@@ -63,7 +64,7 @@ def _forward_passes_on(model: nn.Module) -> bool:
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function. If a decorator hides them, return those of the decorated function."""
+    """Return the parameters of a function. If a decorator hides them, return them from the decorated function."""
     parameters = dict(inspect.signature(function).parameters)
     while _passes_on(parameters):
         while isinstance(function, functools.partial):
@@ -132,16 +133,16 @@ class ForwardSignature:
 
     @property
     def last_named(self) -> str | None:
-        """The last parameter that is not `self`, `*args` or `**kwargs`, or None. Models usually take labels last."""
+        """The last parameter that is not `self`, `*args` or `**kwargs`; None if there is none. Often the labels."""
         named = [name for name, each in self.parameters.items() if each.kind not in _VARIADIC and name != "self"]
         return named[-1] if named else None
 
     def has_default(self, name: str, default: Any) -> bool:
-        """Return whether a parameter exists and has exactly this default."""
+        """Return whether the parameter `name` exists and its default is the object `default`."""
         return name in self.parameters and self.parameters[name].default is default
 
     def mismatch(self, inputs: Any) -> str | None:
-        """Explain why a batch does not fit the signature; None if it fits.
+        """Explain why a batch does not fit the signature; return None if the batch fits.
 
         Args:
             inputs: a mapping (passed by name), a tuple or list (passed by position), or a single argument.
@@ -163,10 +164,10 @@ class ForwardSignature:
 def label_names_of(model: nn.Module) -> list[str]:
     """Return the names of the label parameters of the user's `forward`.
 
-    `label_names_of` reads `forward` in the class of the model. If this `forward` has no label parameters,
-    `label_names_of` reads the `forward` that the program set on the instance. By the rule of transformers'
-    `find_labels`, a parameter is a label if its name contains `label`. Question answering models also have the labels
-    `start_positions` and `end_positions`.
+    A parameter is a label if its name contains `label`, as in transformers' `find_labels`. In a question answering
+    model, `start_positions` and `end_positions` are labels too. The function reads the `forward` of the model's class.
+    If this `forward` has no label parameters, the function reads the `forward` of the instance, which the program may
+    have replaced.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

@@ -1,4 +1,4 @@
-"""The default collator: stacks samples into a batch, and filters their columns."""
+"""The default collator, which stacks samples into a batch, and a collator that removes columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
     Dicts become a dict of tensors:
 
-    - `label` (a number) and `label_ids` (numbers) become `labels`. They are int64 if all labels of the batch are
-      integers, else float32.
-    - If another column mixes integers and floats, its tensor has the dtype of the floats.
-    - Strings and None are left out.
+    - The column `label` (a number) or `label_ids` (numbers) becomes `labels`. The dtype of `labels` is int64 if all
+      labels of the batch are integers, else float32. Tensors in `label_ids` keep their dtype.
+    - If another column mixes integers and floats, its tensor has a float dtype.
+    - A column of strings, and a column that is None in all samples, are left out.
 
-    Tuples become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in a dict.
+    Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
+    a dict. torch's `default_collate` stacks the other values of tuples, and samples that are tensors or arrays.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
@@ -38,9 +39,9 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
         A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the samples are of a type such as text or a number, or if the values of a key cannot be stacked.
-            The error names the sample or the key, and says how to fix it.
-        ArgumentError: for another value of `return_tensors`.
+        DataError: if the samples are of a type such as text or a number, if tuples differ in length, or if the values
+            of a key cannot be stacked. The error names the sample or the key, and says how to fix it.
+        ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
     """
     return as_type(_stacked_batch(features), return_tensors)
 
@@ -78,7 +79,8 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
     """Stack samples that are tuples, position by position.
 
     Raises:
-        DataError: if the samples differ in length, or if the values of a position cannot be stacked.
+        DataError: if the samples differ in length, or if lists of numbers at one position cannot be stacked. For
+            other values, torch's `default_collate` raises its own errors.
     """
     lengths = sorted({len(feature) for feature in features})
     if len(lengths) > 1:
@@ -92,8 +94,8 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
 def _position(name: str, values: Any) -> Any:
     """Stack the values at one position of samples that are tuples. `name` names the position in errors.
 
-    Lists of numbers become one tensor of shape (rows, numbers). torch's `default_collate` would make a list of tensors,
-    one for each position of the lists.
+    Lists of numbers become one tensor of shape (rows, numbers). `default_collate` of torch would instead make one
+    tensor for each position of the lists. For all other values, the function calls `default_collate`.
     """
     first = values[0]
     if isinstance(first, Mapping):
@@ -102,7 +104,7 @@ def _position(name: str, values: Any) -> Any:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Return whether a value is a list or tuple that contains only numbers, or only such lists or tuples."""
+    """Return whether a value is a list or tuple of numbers, nested to any depth. False for named tuples."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
         return False
     return all(isinstance(part, (bool, int, float)) or _is_list_of_numbers(part) for part in value)
@@ -134,15 +136,15 @@ class DefaultDataCollator(CheckedKeywords):
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """Stack samples into a batch. `return_tensors` overrides the attribute of the same name."""
+        """Stack samples into a batch. None for `return_tensors` uses the attribute of the same name."""
         return default_data_collator(features, return_tensors or self.return_tensors)
 
 
 def as_type(batch: Any, return_tensors: str) -> Any:
-    """Convert a batch of torch tensors: 'pt' returns it unchanged, and 'np' converts its tensors to NumPy arrays.
+    """Convert the tensors of a batch to NumPy arrays if `return_tensors` is 'np'. For 'pt', return the batch unchanged.
 
     Raises:
-        ArgumentError: for another value of `return_tensors`.
+        ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
     """
     if return_tensors == "pt":
         return batch
@@ -151,7 +153,7 @@ def as_type(batch: Any, return_tensors: str) -> Any:
 
 
 def check_type(return_tensors: str) -> None:
-    """Raise ArgumentError unless `return_tensors` is 'pt' or 'np'."""
+    """Raise an `ArgumentError` if `return_tensors` is neither 'pt' nor 'np'."""
     if return_tensors not in ("pt", "np"):
         raise ArgumentError(
             f"`return_tensors` is {return_tensors!r}, which is not supported. Set it to 'pt' for torch tensors or to "
@@ -160,10 +162,10 @@ def check_type(return_tensors: str) -> None:
 
 
 def makes_new_tensors(collator: Any) -> bool:
-    """Return whether a collator of this library makes the batches. Its batches never share memory.
+    """Return whether a collator is from trainbus, so that each batch has new memory that no later batch overwrites.
 
     Args:
-        collator: the collator of a loader. A wrapper of this library has the wrapped collator as `collator`.
+        collator: the collator of a loader. If it is a wrapper of trainbus, the function checks the wrapped collator.
     """
     while _is_own(collator) and hasattr(collator, "collator"):
         collator = collator.collator
@@ -171,7 +173,7 @@ def makes_new_tensors(collator: Any) -> bool:
 
 
 def _is_own(collator: Any) -> bool:
-    """Return whether a function, or the class of an object, is in this folder or in one beside it."""
+    """Return whether a function, or the class of an object, is defined in the package `trainbus.engine.data`."""
     owner = collator if hasattr(collator, "__qualname__") else type(collator)
     return str(owner.__module__).startswith(__name__.rpartition(".collators.")[0])
 
@@ -181,7 +183,7 @@ only_torch = check_type
 
 
 def _labels(labels: list[Any]) -> torch.Tensor:
-    """Stack the labels of the samples, from their column `label`, into one tensor.
+    """Stack the values of the column `label` into one tensor. `labels` has one value per sample.
 
     Raises:
         DataError: if a label is not a number. The error says how to fix it.
@@ -211,12 +213,12 @@ def _missing(name: str, row: int, others: str) -> str:
 
 
 def _number(label: Any) -> Any:
-    """Return a tensor of one element and a NumPy bool as a Python number, and any other label unchanged."""
+    """Convert a tensor of one element, or a NumPy bool, to a Python number. Return any other label unchanged."""
     return label.item() if isinstance(label, torch.Tensor) and label.numel() == 1 else _bool(label)
 
 
 def _bool(label: Any) -> Any:
-    """Return a NumPy bool as a bool, because torch cannot convert it to an integer. Return other labels unchanged."""
+    """Convert a NumPy bool to a Python bool, from which torch can make an int64. Return any other label unchanged."""
     return bool(label) if isinstance(label, np.bool_) else label
 
 
@@ -225,7 +227,7 @@ def _has_array(rows: list[Any]) -> bool:
 
 
 def _dtype(labels: Any) -> torch.dtype:
-    """Return the dtype of the labels of a batch: int64 if all are integers, else float32."""
+    """Return the dtype of the labels of a batch: int64 if all labels are integers or booleans, else float32."""
     return torch.int64 if _are_integers(labels) else torch.float32
 
 
@@ -239,7 +241,7 @@ def _are_integers(labels: Any) -> bool:
 
 
 _MEDIA = ("PIL", "datasets", "torchcodec")
-"""The packages of decoded images, sounds and videos."""
+"""The packages with the classes of decoded images, sounds and videos."""
 
 
 def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
@@ -277,13 +279,13 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
 class ColumnFilter:
     """A collator that removes columns from the samples, and then calls another collator.
 
-    `accepted` has the columns to keep. These are the columns that the model's `forward` accepts.
+    Samples that are not dicts stay unchanged.
     """
 
     collator: Collator
     """Makes the batch."""
     accepted: frozenset[str]
-    """Columns to keep."""
+    """Columns to keep: the columns that the model or the loss uses."""
 
     def __call__(self, features: list[Any]) -> Any:
         # The default collator takes the columns of the first sample, so checking this one suffices.

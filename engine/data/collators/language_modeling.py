@@ -1,4 +1,4 @@
-"""The collator of masked and causal language models, with the random draws of transformers' collator."""
+"""The collator of masked and causal language models. It draws the same random numbers as transformers' collator."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from .padding import pad_rows, round_up
 class DataCollatorForLanguageModeling(CheckedKeywords):
     """Pads samples and makes their labels.
 
-    Without `mlm`, all tokens except padding are labels. With `mlm`, tokens are drawn for masking, and only
-    these tokens are labels. Some of the drawn tokens become the mask token, some become a random token, and the others
-    stay unchanged.
+    If `mlm` is False, all tokens except padding are labels. If `mlm` is True, the collator draws tokens at random, and
+    only the drawn tokens are labels. In the input, some drawn tokens become the mask token, some become a random token,
+    and the others stay unchanged.
     """
 
     tokenizer: Any
-    """Pads the samples. It has `pad_token_id` and `padding_side`. `mlm` also needs `mask_token_id`, a length, and
-    `get_special_tokens_mask` for samples without a `special_tokens_mask`."""
+    """A tokenizer with `pad`, `pad_token_id` and `padding_side`. `mlm` also needs `mask_token_id` and `__len__`. If
+    samples have no `special_tokens_mask`, `mlm` needs `get_special_tokens_mask` too."""
     mlm: bool = True
-    """Whether to mask tokens. If so, only the drawn tokens are labels. Otherwise all tokens except padding are labels.
-    """
+    """Whether to train a masked language model. False makes the labels of a causal language model."""
     whole_word_mask: bool = False
-    """Whether to mask all tokens of a word together. Samples then need an `offset_mapping`."""
+    """Whether to mask all tokens of a word together. Samples then need an `offset_mapping`. `mask_replace_prob` is then
+    1: a smaller value is replaced, with a warning."""
     mlm_probability: float | None = 0.15
-    """Probability with which a token, or a word, is drawn for masking."""
+    """Probability with which a token, or a word, is drawn. None is allowed only if `mlm` is False."""
     mask_replace_prob: float = 0.8
-    """Fraction of the drawn tokens that become the mask token."""
+    """Probability with which a drawn token becomes the mask token."""
     random_replace_prob: float = 0.1
-    """Fraction of the drawn tokens that become a random token."""
+    """Probability with which a drawn token becomes a random token."""
     pad_to_multiple_of: int | None = None
-    """Pad to a multiple of this number of tokens."""
+    """Pad to a multiple of this number of tokens. None pads to the longest sample of the batch."""
     return_tensors: str = "pt"
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
     seed: int | None = None
-    """Seed of the collator's own generator; worker n adds n to it. None draws from torch's global generator."""
+    """Seed of the collator's own generator. Worker n uses `seed + n`. None draws from torch's global generator."""
 
     def __post_init__(self) -> None:
         check_type(self.return_tensors)
@@ -71,10 +71,13 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
             return_tensors: 'pt' or 'np'. None uses the attribute of the same name.
 
         Returns:
-            A dict with `input_ids` and `labels` of shape (rows, tokens), and the other columns.
+            A dict with `input_ids` and `labels` of shape (rows, tokens), and the other columns of the samples.
 
         Raises:
-            DataError: if samples need padding and the tokenizer has no padding token.
+            DataError: if lists of token ids need padding and the tokenizer has no padding token, or if
+                `whole_word_mask` is True and the samples have no `offset_mapping`. For dicts that cannot be padded, the
+                tokenizer raises its own error.
+            ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
         """
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
@@ -113,7 +116,11 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
             )
 
     def _joined(self, rows: list[Any]) -> torch.Tensor:
-        """Pad lists of token ids on the tokenizer's `padding_side`, and return them as a tensor (rows, tokens)."""
+        """Pad lists of token ids on the tokenizer's `padding_side`, and return a tensor of shape (rows, tokens).
+
+        Raises:
+            DataError: if the lists need padding and the tokenizer has no padding token.
+        """
         tensors = [row if isinstance(row, torch.Tensor) else torch.tensor(row, dtype=torch.long) for row in rows]
         width = round_up(max(map(len, tensors)), self.pad_to_multiple_of)
         if all(len(row) == width for row in tensors):
@@ -129,16 +136,16 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
         return joined
 
     def _masked(self, inputs: torch.Tensor, special: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw tokens, mask them, and return the changed inputs and their labels. Both have shape (rows, tokens).
+        """Draw tokens, replace them, and return the inputs and their labels. Both have shape (rows, tokens).
 
         The label of a drawn token is the original token. All other labels are -100.
 
         Args:
             inputs: token ids, shape (rows, tokens). They are changed in place.
-            special: which tokens are special, such as separators, shape (rows, tokens). Special tokens are never
-                drawn. If it is None, the tokenizer finds them.
-            offsets: index of the first character of each token in the text, and the index after its last, shape
-                (rows, tokens, 2). Only `whole_word_mask` needs them.
+            special: 1 for each special token, such as a separator, else 0; shape (rows, tokens). Special tokens are
+                never drawn. If `special` is None, the tokenizer finds the special tokens.
+            offsets: for each token, the index of its first character in the text, and the index after its last
+                character; shape (rows, tokens, 2). Only `whole_word_mask` needs the offsets.
         """
         if self.seed is not None and self.generator is None:
             worker = get_worker_info()
@@ -165,14 +172,15 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
         """Select tokens at random.
 
-        As in transformers, the random generator makes one number for every token, also for those that are not in `of`.
+        As in transformers, the random generator makes one number for every token, also for a token that cannot be
+        selected.
 
         Args:
-            probability: the probability with which each token of `of` is selected. Not None.
-            of: the tokens that can be selected, shape (rows, tokens), bool.
+            probability: the probability with which a token is selected. It must not be None.
+            of: True for the tokens that can be selected, shape (rows, tokens), bool.
 
         Returns:
-            The selected tokens, shape (rows, tokens), bool.
+            True for the selected tokens, shape (rows, tokens), bool.
         """
         assert probability is not None
         chances = torch.full(of.shape, float(probability)).masked_fill(~of, 0.0)
@@ -196,14 +204,15 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
 
 
 def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
-    """Return which tokens are the first of a word, shape (rows, tokens), bool.
+    """Return True for each token that is the first of a word, shape (rows, tokens), bool.
 
-    A token is the first of a word if it does not begin where the token before it ends, or if that token is special.
+    A special token is never the first of a word. Another token continues a word if the previous token is not special,
+    and ends at the character where the token begins. Otherwise the token is the first of a word.
 
     Args:
-        offsets: index of the first character of each token in the text, and the index after its last, shape
-            (rows, tokens, 2).
-        special: which tokens are special, shape (rows, tokens), bool.
+        offsets: for each token, the index of its first character in the text, and the index after its last character;
+            shape (rows, tokens, 2).
+        special: True for special tokens, shape (rows, tokens), bool.
     """
     begins = ~special
     joins = offsets[:, 1:, 0] == offsets[:, :-1, 1]
@@ -212,11 +221,13 @@ def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_words(begins: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Return which tokens belong to a word whose first token is drawn, shape (rows, tokens), bool.
+    """Return True for each token of a word whose first token is drawn, shape (rows, tokens), bool.
+
+    A special token counts as a part of the word before it. The caller removes special tokens from the result.
 
     Args:
-        begins: which tokens are the first of a word, same shape, bool.
-        drawn: which of these tokens are drawn, same shape, bool.
+        begins: True for the first token of each word, shape (rows, tokens), bool.
+        drawn: True for the first tokens that are drawn, shape (rows, tokens), bool.
     """
     words = begins.cumsum(1)
     counts = torch.zeros(words.shape[0], words.shape[1] + 1, dtype=torch.long)

@@ -22,7 +22,7 @@ from .default import as_type
 
 
 class Padding(CheckedKeywords):
-    """Base of the collators that pad."""
+    """Base class of the collators that pad with a tokenizer."""
 
     tokenizer: Any
     padding: Any
@@ -30,7 +30,7 @@ class Padding(CheckedKeywords):
     pad_to_multiple_of: int | None
 
     def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
-        """Pad samples with the tokenizer's `pad`, and return the batch. `tensors` is `return_tensors` of `pad`."""
+        """Pad samples with the tokenizer's `pad`, and return the batch. `pad` gets `tensors` as `return_tensors`."""
         return pad_rows(
             self.tokenizer,
             rows,
@@ -43,21 +43,24 @@ class Padding(CheckedKeywords):
 
 @dataclass
 class DataCollatorWithPadding(Padding):
-    """Pads samples with the tokenizer's `pad`, by default to the longest of the batch. Renames `label` to `labels`."""
+    """Pads samples with the tokenizer's `pad`, by default to the longest sample of the batch.
+
+    The collator renames `label` and `label_ids` to `labels`.
+    """
 
     tokenizer: Any
     """Pads the samples."""
     padding: Any = True
     """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """Length to pad to, in tokens; None uses the tokenizer's maximum."""
+    """Length to pad to, in tokens, if `padding` is 'max_length'. None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
-    """Pad to a multiple of this number of tokens, which is faster on some devices."""
+    """Pad to a multiple of this number of tokens, which is faster on some devices. None pads to no multiple."""
     return_tensors: str = "pt"
     """Type of tensors that the tokenizer makes; 'pt' means torch."""
 
     def __call__(self, features: list[Any]) -> Any:
-        """Pad `features`, which are samples as the tokenizer makes them, and return the batch."""
+        """Pad samples and return the batch. `features` are dicts, as the tokenizer makes them from texts."""
         batch = self._padded(features, self.return_tensors)
         for name in ("label", "label_ids"):
             if name in batch:
@@ -74,21 +77,24 @@ class DataCollatorForTokenClassification(Padding):
     padding: Any = True
     """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """Length to pad to, in tokens; None uses the tokenizer's maximum."""
+    """Length to pad to, in tokens, if `padding` is 'max_length'. None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
-    """Pad to a multiple of this number of tokens."""
+    """Pad to a multiple of this number of tokens. None pads to no multiple."""
     label_pad_token_id: int = IGNORED_LABEL
     """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Pad `features` and return the batch. They are dicts with `input_ids`, and optionally `labels` or `label`.
+        """Pad samples and return the batch.
 
-        `labels` and `label` are lists with one label per token.
+        Args:
+            features: dicts with `input_ids`, and optionally `labels` or `label`: a list with one label per token.
+            return_tensors: 'pt' or 'np'. None uses the attribute of the same name.
 
         Raises:
             DataError: if a sample has more labels than a row of the batch has tokens.
+            ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
         """
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
@@ -108,26 +114,33 @@ class DataCollatorForSeq2Seq(Padding):
     tokenizer: Any
     """Pads the samples. Labels are padded on its `padding_side` too."""
     model: Any = None
-    """Makes the decoder's inputs from the labels, if it has `prepare_decoder_input_ids_from_labels`."""
+    """The model. If it has the method `prepare_decoder_input_ids_from_labels`, the collator calls this method to add
+    `decoder_input_ids` to the batch."""
     padding: Any = True
     """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """Length to pad to, in tokens. None pads samples to the tokenizer's maximum, and labels to the longest label."""
+    """Length to pad samples and labels to, in tokens, if `padding` is 'max_length'. None pads samples to the
+    tokenizer's maximum, and labels to the longest labels of the batch."""
     pad_to_multiple_of: int | None = None
-    """Pad samples and labels to a multiple of this number of tokens."""
+    """Pad samples and labels to a multiple of this number of tokens. None pads to no multiple."""
     label_pad_token_id: int = IGNORED_LABEL
     """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
     """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Pad `features` and return the batch. They are dicts, optionally with token ids in `labels` or `label`.
+        """Pad samples and return the batch.
 
-        If the samples have no labels, `labels` of the batch is None.
+        The batch has the labels under the key `labels`. The value is None if the samples have no labels.
+
+        Args:
+            features: dicts, optionally with token ids in `labels` or `label`.
+            return_tensors: 'pt' or 'np'. None uses the attribute of the same name.
 
         Raises:
             DataError: if `padding` is 'max_length' and a sample has more labels than `max_length`, or if `padding` is
                 off and the samples have different numbers of labels.
+            ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
         """
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
@@ -145,7 +158,11 @@ class DataCollatorForSeq2Seq(Padding):
         return batch
 
     def _label_width(self, lengths: list[int]) -> int:
-        """Return the width to which labels are padded. `lengths` has the number of labels of each sample."""
+        """Return the width to which labels are padded. `lengths` has the number of labels of each sample.
+
+        Raises:
+            DataError: if `padding` is off and the lengths differ.
+        """
         if self.padding is False or self.padding == "do_not_pad":
             if len(set(lengths)) > 1:
                 raise DataError(
@@ -195,13 +212,13 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
     """Pad labels of different lengths, and return one int64 tensor of shape (rows, width).
 
     Args:
-        labels: the labels of each sample, or a column with the labels of all samples.
+        labels: the labels of each sample, or `Cells` with the labels of all samples.
         width: width of the result.
         value: fills up shorter labels.
         side: side on which to pad: 'right' or 'left'.
 
     Raises:
-        DataError: if a sample has more than `width` labels.
+        DataError: if a sample has more than `width` labels. For `Cells`, the error is `NotColumnar`.
     """
     if isinstance(labels, Cells):
         return labels.padded(width, value, side)

@@ -17,7 +17,8 @@ _PART = 1 << 20
 """The number of offsets that are compared at once, so that a large table needs little memory."""
 
 Span = tuple[Any, int, int]
-"""The values of one row: the values of its chunk, the index of the row's first value, and the index after its last."""
+"""The location of the values of one row: the array with all values of its chunk, the index of the row's first value in
+this array, and the index after the row's last value."""
 
 
 class Bits:
@@ -40,8 +41,8 @@ class Chunk:
     """A part of a column that is contiguous in memory."""
 
     levels: tuple[Any, ...]
-    """One entry per level of nested lists: the offsets of its lists in the next level, or the fixed length of its
-    lists."""
+    """One entry per level of nested lists, the outer level first. An entry is an array with the offsets of the lists in
+    the next level, or an int: the length that all lists of the level have."""
     values: Any
     """The values of the innermost level."""
     rows: int
@@ -107,7 +108,8 @@ class Column:
             column: the pyarrow ChunkedArray.
 
         Raises:
-            NotColumnar: if the column holds nulls, or values that are not numbers.
+            NotColumnar: if a row of the column is null, or if the type of the values is not bool, integer, float32 or
+                float64.
         """
         self.depth, self.type = _layout(column.type)
         """The number of levels of lists, and the numpy type of the values."""
@@ -140,10 +142,9 @@ class Column:
         return lengths
 
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
-        """For each row at the indices `rows`, return the length of its list and a `Span`.
+        """Return the lengths of the lists of some rows, shape (len(rows),), and a list with one `Span` per row.
 
-        The lengths are an array of shape (len(rows),). A `Span` has an array of values, the index of the row's first
-        value in it, and the index after its last value. Call this method only for a column with one level of lists.
+        `rows` has the indices of the rows. Call this method only for a column with one level of lists.
         """
         lengths = np.empty(len(rows), np.int64)
         spans: list[Any] = [None] * len(rows)
@@ -208,7 +209,7 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return chunk number `owner`. The first call makes its views, because a large table has many chunks."""
+        """Return chunk number `owner`. The views of a chunk are made when the chunk is first needed."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
@@ -217,7 +218,7 @@ class Column:
 def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
     """Return the common length of the lists `begin` to `end - 1`; 0 if their lengths differ, or if there is no list.
 
-    `offsets` has the index at which each list begins.
+    List number n begins at the index `offsets[n]`, and ends before the index `offsets[n + 1]`.
     """
     if begin == end:
         return 0
@@ -229,9 +230,9 @@ def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
 
 
 def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """Copy the rows of `values` at the indices `rows` into a tensor of shape (rows, ...).
+    """Copy the rows of `values` at the indices `rows` into a tensor of shape (len(rows), ...).
 
-    Return None if `values` is not an array, or if its type is not `dtype`.
+    Return None if `values` is not an array, or if the type of the array is not `dtype`.
     """
     if not isinstance(values, np.ndarray):
         return None
@@ -244,7 +245,7 @@ def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch
 
 
 def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> None:
-    """Copy values to the rows of a tensor of shape (rows, width). They are cast to the type of the tensor.
+    """Copy values to the rows of a tensor of shape (rows, width). The values are cast to the type of the tensor.
 
     Args:
         tensor: the tensor, which is changed in place. Positions without a new value keep their old value.
@@ -266,7 +267,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
     """Return the number of levels of lists of an Arrow type, and the numpy type of the values.
 
     Raises:
-        NotColumnar: if the values are not numbers.
+        NotColumnar: if the type of the values is not bool, integer, float32 or float64.
     """
     types: Any = imported("pyarrow").types
     depth = 0
@@ -284,7 +285,7 @@ def _views(array: Any) -> Chunk:
     """Return an Arrow array as a `Chunk`, without a copy. `_layout` must accept the type of the array.
 
     Raises:
-        NotColumnar: if a list holds nulls.
+        NotColumnar: if the array, or a list in it, contains nulls.
     """
     types: Any = imported("pyarrow").types
     levels: list[Any] = []

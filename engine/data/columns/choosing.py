@@ -37,11 +37,12 @@ _PADDING = (
 def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
     """Replace dataset and collator of a loader in a `with` block, so that torch's iterator makes batches from columns.
 
-    Do nothing if their classes are not supported. After the block, `dataset` and `collate_fn` are restored.
+    The function replaces nothing if `columnar` does not support the dataset and the collator. After the block, it
+    restores `dataset` and `collate_fn`.
 
     Args:
         loader: the loader.
-        indexed: whether the loader reads samples by index. If not, do nothing.
+        indexed: whether the loader reads samples by index. If False, the function replaces nothing.
     """
     dataset, collator = loader.dataset, loader.collate_fn
     found = columnar(dataset, collator) if indexed else None
@@ -61,8 +62,8 @@ def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
     """Return a dataset and a collator that make the same batches as the two parameters, but from columns.
 
-    None if the class of the dataset or the collator is not supported. Subclasses of supported classes are not
-    supported. An object is not supported if the program replaced one of its methods.
+    Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
+    supported. A dataset or a tokenizer is not supported if the program replaced one of its methods.
 
     Args:
         dataset: a map-style dataset.
@@ -93,7 +94,7 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
 def _base(dataset: Any) -> Any:
     """Return the dataset from which a `Subset`, or a subset of a subset, selects. Return any other dataset itself.
 
-    None if the program replaced `__getitem__` or `__getitems__` of the dataset or of a subset.
+    Return None if the program replaced `__getitem__` or `__getitems__` of the dataset or of a subset.
     """
     while type(dataset) is Subset and not _has_own_methods(dataset):
         dataset = dataset.dataset
@@ -121,7 +122,7 @@ class ColumnDataset:
 
         Args:
             rows: the dataset. It may be a `Subset`.
-            base: the dataset that `rows` is a subset of; `rows` itself if it is not a `Subset`.
+            base: the dataset from which the `Subset` selects; `rows` itself if `rows` is not a `Subset`.
             accepted: columns to keep; None keeps all.
         """
         self.rows, self._base, self._accepted = rows, base, accepted
@@ -160,14 +161,14 @@ class ColumnDataset:
 class ColumnCollator:
     """A collator that makes a batch from columns.
 
-    If columns cannot give exactly the same batch as the samples, it makes the batch from the samples.
+    If columns cannot give exactly the same batch as the samples, the collator makes the batch from the samples.
     """
 
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """The collator that the user passed. Either it can make a batch from `BatchRows`, or it is a collator of
-    transformers for which trainbus has an equivalent that can."""
+    """The collator that the user passed, without a `ColumnFilter` around it. It can make a batch from `BatchRows`, or
+    it is transformers' `DataCollatorWithPadding`. trainbus then calls its own `DataCollatorWithPadding` instead."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):

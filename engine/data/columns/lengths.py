@@ -1,7 +1,7 @@
 """Compute the length of every sample of an Arrow table.
 
-Arrow stores where each list begins and ends, so the values of a list column are not read. A column that holds the
-lengths is read.
+Arrow stores where each list begins and ends, so the values of the lists are not read. If a column stores lengths as
+numbers, these numbers are read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from .table import Table, is_table
 
 
 def column_lengths(dataset: Any, name: str, measured: bool) -> list[int] | None:
-    """Compute the length of each sample from a column; None if the samples themselves must be read.
+    """Compute the length of each sample from a column, without reading samples.
 
     Args:
         dataset: any dataset.
-        name: the column to measure.
-        measured: whether the column holds the lengths themselves.
+        name: the column of the lists to measure, or the column that stores the lengths.
+        measured: whether the column stores the lengths.
+
+    Returns:
+        The lengths; None if columns cannot give them. The caller must then read the samples.
     """
     if not is_table(dataset):
         return None

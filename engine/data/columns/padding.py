@@ -20,7 +20,7 @@ _ENDLESS = int(1e20)
 def is_usual(tokenizer: Any) -> bool:
     """Return whether a tokenizer pads with the unchanged method `pad` of transformers' base class.
 
-    Only for such a tokenizer, `padded` has the same result as `tokenizer.pad`.
+    `padded` has the same result as `tokenizer.pad` only for such a tokenizer.
     """
     module = imported("transformers.tokenization_utils_base")
     base = getattr(module, "PreTrainedTokenizerBase", None)
@@ -33,8 +33,9 @@ def is_usual(tokenizer: Any) -> bool:
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
     """Make a padded batch from columns, with `padded`.
 
-    The first batch of each kind is compared with the batch that `slow` makes from the samples. The kind is the class
-    and padding side of the tokenizer, the options, the types of the columns, and whether all samples are equally long.
+    The function compares the first batch of each kind with the batch that `slow` makes from the samples. Batches are of
+    one kind if these are equal: the class and the padding side of the tokenizer, the options, the types of the columns,
+    and whether all samples of the batch are equally long.
 
     Args:
         rows: the samples.
@@ -43,7 +44,7 @@ def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Calla
         slow: pads the samples with the tokenizer.
 
     Raises:
-        NotColumnar: if the columns cannot make the batch, or if the compared batches differ.
+        NotColumnar: if the columns cannot make the batch, or if the two compared batches of this kind differ.
     """
     if options.get("return_tensors") != "pt" or not is_usual(tokenizer):
         raise NotColumnar
@@ -107,7 +108,7 @@ def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | No
     `longest` is the number of tokens of the longest sample.
 
     Raises:
-        NotColumnar: for options that the tokenizer refuses.
+        NotColumnar: for options that the tokenizer refuses, or if a tokenizer that must pad has no padding token.
     """
     padding, width = options.get("padding", True), options.get("max_length")
     strategy = padding if isinstance(padding, bool) else str(getattr(padding, "value", padding))

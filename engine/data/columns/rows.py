@@ -11,13 +11,13 @@ import torch
 logger = logging.getLogger(__name__)
 
 _PROVED: dict[Hashable, bool] = {}
-"""Kind of batch -> whether columns and rows give equal batches with the installed libraries."""
+"""Kind of batch -> whether columns and samples gave equal batches of this kind in this process."""
 
 
 class NotColumnar(Exception):
     """The error for a batch that columns cannot make exactly.
 
-    The caller then makes the batch from the samples. If this fails too, the user gets the error of the samples.
+    The caller then makes the batch from the samples, which raises the errors of the user's dataset or collator.
     """
 
 
@@ -39,7 +39,7 @@ class BatchRows:
 
     @property
     def kind(self) -> Hashable:
-        """Everything that the batch depends on, except the values."""
+        """The types on which the batch depends. Batches of equal `kind` differ only in their values and lengths."""
         raise NotImplementedError
 
     def stacked(self) -> Any:
@@ -51,7 +51,7 @@ class BatchRows:
         raise NotImplementedError
 
     def plain(self) -> list[Any]:
-        """Read the samples, as torch's DataLoader does."""
+        """Read the samples as torch's DataLoader does, and return them."""
         read = getattr(self.rows, "__getitems__", None)
         samples: list[Any] = read(self.indices) if read else [self.rows[index] for index in self.indices]
         return samples
@@ -63,8 +63,8 @@ class BatchRows:
         that trainbus was tested with.
 
         Args:
-            what: the operation that makes the batch, such as padding, and its options. Together with the types of the
-                columns, it is the kind of the batch.
+            what: the operation that makes the batch, such as padding, and the options of the operation. `what` and the
+                property `kind` together are the kind of the batch.
             fast: makes the batch from columns.
             slow: makes the batch from the samples.
 
@@ -88,7 +88,7 @@ class BatchRows:
 
 
 def is_same(batch: Any, other: Any) -> bool:
-    """Return whether two batches are equal: types, keys and their order, and the layout and bits of tensors."""
+    """Return whether two batches are equal in their types, keys, order of keys, and in layout and bits of tensors."""
     if type(batch) is not type(other):
         return False
     if isinstance(batch, torch.Tensor):

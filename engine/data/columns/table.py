@@ -14,7 +14,8 @@ from .arrow import Column, Span, fill
 from .rows import BatchRows, NotColumnar
 
 _PLAIN = frozenset({"Value", "ClassLabel", "List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D"})
-"""The features of `datasets` whose values are stored as they are. Others, such as images, are decoded."""
+"""The feature types of `datasets` for which samples have the stored values. Other features, such as images, are
+decoded."""
 _STYLES = {None: "python", "python": "python", "numpy": "numpy", "torch": "torch"}
 """Supported format -> the kind of objects that its samples hold."""
 
@@ -23,7 +24,7 @@ class Table:
     """The columns of a `datasets.Dataset`. Each process that reads the columns creates its own `Table`."""
 
     def __init__(self, dataset: Any) -> None:
-        """Check the format of a dataset. The first read of a column makes the view of this column.
+        """Check the format of a dataset. A column is viewed when it is first read.
 
         Raises:
             NotColumnar: if the format of the dataset is not supported.
@@ -54,7 +55,7 @@ class Table:
         """Return the row of the Arrow table for each sample, shape (samples,).
 
         Raises:
-            NotColumnar: if an index is negative, or is not below the number of samples.
+            NotColumnar: if an index is not an integer, is negative, or is not below the number of samples.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.dtype.kind != "i" or np.minimum.reduce(rows) < 0:
@@ -70,10 +71,11 @@ class Table:
         return self._types[names]
 
     def column(self, name: str) -> Column | None:
-        """Return a column; None if it holds text.
+        """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if it holds nulls, or values that are neither numbers nor text.
+            NotColumnar: if the column holds nulls, uint64, or values that are neither numbers nor text, or if samples
+                get decoded values.
         """
         if name in self._others:
             raise NotColumnar
@@ -108,7 +110,7 @@ def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def is_table(dataset: Any) -> bool:
-    """Return whether a dataset is a `datasets.Dataset`, but not a subclass of it."""
+    """Return whether the class of a dataset is `datasets.Dataset`. False for a subclass."""
     known = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
     return known is not None and type(dataset) is known
 
@@ -144,7 +146,11 @@ class Cells:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type that torch gives to the values."""
+        """The dtype of the tensor that torch makes from the values in samples.
+
+        Raises:
+            NotColumnar: if torch's default dtype decides, and is neither float32 nor float64.
+        """
         if self.is_floating:
             default = torch.get_default_dtype() if self.style == "python" else torch.float32
             if default not in (torch.float32, torch.float64):
@@ -160,14 +166,18 @@ class Cells:
 
     @property
     def lengths(self) -> np.ndarray[Any, Any]:
-        """The lengths of the lists, shape (samples,)."""
+        """The lengths of the lists, shape (samples,).
+
+        Raises:
+            NotColumnar: if the column does not have exactly one level of lists.
+        """
         return self._found[0]
 
     def stacked(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return the values as a tensor of shape (samples, ...).
 
         Args:
-            dtype: the type of the tensor; None for the type that torch gives to the values.
+            dtype: the type of the tensor; None for the type in the property `dtype`.
 
         Raises:
             NotColumnar: if the lists have different lengths, or are empty.
@@ -184,7 +194,7 @@ class Cells:
             side: side on which to pad: 'right' or 'left'.
 
         Raises:
-            NotColumnar: if the values are not integers, or a list is longer than `width`.
+            NotColumnar: if the values are not integers, if a list is longer than `width`, or if `side` is unknown.
         """
         if self.column.type.kind not in "iu" or side not in ("right", "left") or self.lengths.max() > width:
             raise NotColumnar
@@ -214,6 +224,9 @@ class TableRows(BatchRows):
             places: the row of the table for each sample, shape (samples,).
             names: the columns of the batch.
             cells: the columns that were read so far. Columns that are read later are added to this dict.
+
+        Raises:
+            NotColumnar: if `names` is empty.
         """
         super().__init__(rows, indices)
         self.table, self.places = table, places
@@ -228,7 +241,7 @@ class TableRows(BatchRows):
 
     @property
     def style(self) -> str:
-        """The objects that samples hold: 'python', 'numpy' or 'torch'."""
+        """The kind of values that samples of the dataset hold: 'python', 'numpy' or 'torch'."""
         return self.table.style
 
     def plain(self) -> list[Any]:
@@ -238,7 +251,7 @@ class TableRows(BatchRows):
         """Return the values of a column in this batch; None if the column holds text.
 
         Raises:
-            NotColumnar: if it holds nulls, or values that are neither numbers nor text.
+            NotColumnar: if the column is not supported, see `Table.column`.
         """
         if name not in self._cells:
             column = self.table.column(name)
@@ -249,7 +262,7 @@ class TableRows(BatchRows):
         """Return the values of a column of numbers.
 
         Raises:
-            NotColumnar: if the column holds other values than numbers.
+            NotColumnar: if the column holds text, or is not supported, see `Table.column`.
         """
         cells = self.read(name)
         if cells is None:
@@ -257,7 +270,7 @@ class TableRows(BatchRows):
         return cells
 
     def without(self, name: str) -> TableRows:
-        """Return the samples without a column."""
+        """Return the same samples without the column `name`."""
         kept = tuple(key for key in self.names if key != name)
         return TableRows(self.rows, self.indices, self.table, self.places, kept, self._cells)
 

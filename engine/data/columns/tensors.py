@@ -17,8 +17,8 @@ _DTYPES = frozenset(
     }
 )
 _LARGE = 1 << 15
-"""The bytes of a sample from which a worker does not select rows, but lets torch stack the samples. torch stacks them
-in shared memory, without a further copy."""
+"""The size of one row in bytes, from which a worker lets torch stack the samples, instead of selecting rows. torch
+stacks samples directly in shared memory, without a further copy."""
 
 
 class TensorRows(BatchRows):
@@ -55,7 +55,8 @@ class TensorRows(BatchRows):
 def _is_usual(tensor: torch.Tensor) -> bool:
     """Return whether selecting rows of a tensor surely gives the same batch as stacking samples.
 
-    The tensor must be dense, contiguous, on the CPU and without gradients. In a worker, its rows must also be small.
+    The tensor must be dense, contiguous, on the CPU, not empty and without gradients. In a worker, a row must also have
+    fewer bytes than `_LARGE`.
     """
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
         return False

@@ -24,31 +24,34 @@ from .rows import STRATEGIES, packed_rows
 class Packing(CheckedKeywords):
     """Packs the samples of a batch into few rows, for causal language models and token classification.
 
-    A batch has the same samples as without packing, and gives the same loss and gradients within rounding. Positions
-    restart with each sample, no token attends to another sample, and the first label of a sample is masked for a causal
-    model. The trainer finds the inputs that keep the samples apart in the model, and checks them on a few tokens. It
-    refuses models for which packing gives wrong results. Evaluations and predictions pad the samples instead, so that
-    their results have one row for each sample.
+    A batch has the same samples as without packing, and gives the same loss and gradients within rounding.
+    `docs/performance.md` lists two exceptions. Positions restart with each sample, and no token attends to another
+    sample. For a causal model, the first label of each sample is masked. Evaluations and predictions pad the samples
+    instead, so that their results have one row for each sample.
 
-    A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. If a sample has no
-    labels, its tokens are the labels for a causal model.
+    The trainer finds the inputs that keep the samples apart in the model, and checks these inputs on a few tokens. If
+    packing gives wrong results for the model, the trainer raises an error.
+
+    A sample is a dict with `input_ids`, and optionally `labels` and other columns with one value for each token. If the
+    samples have no labels, a causal model uses their tokens as labels.
 
     Raises:
-        ArgumentError: for an unknown strategy or a length that is not positive.
+        ArgumentError: if `strategy` is unknown, or if `max_length` or `pad_to_multiple_of` is below 1.
     """
 
     max_length: int | None = None
     """Largest number of tokens in a row. None: the length of the longest sample of the batch. The time of attention
-    grows with the square of this number."""
+    grows with the square of this number. `flatten` ignores it."""
     strategy: str = "best_fit"
-    """`best_fit` gives the least padding. `first_fit` keeps the samples in order. `flatten` makes one row of all
-    samples, without padding, for flash attention."""
+    """`best_fit` needs the fewest rows in most cases. `first_fit` keeps the samples in order, and may need more rows.
+    `flatten` puts all samples into one row, as flash attention needs it. A model with flash attention always gets
+    `flatten`."""
     pad_to_multiple_of: int | None = None
-    """Pad rows to a multiple of this number of tokens."""
+    """Pad rows to a multiple of this number of tokens. None pads to the longest row of the batch."""
     pad_token_id: int | None = None
-    """Fills up rows. None: the padding token of the model's configuration, else 0."""
+    """The token id that fills up rows. None: the padding token of the model's configuration, else 0."""
     _layouts: Any = field(default_factory=weakref.WeakKeyDictionary, init=False, repr=False)
-    """The layout of each model that was examined."""
+    """Model -> its layout, for each model for which `for_model` made a training collator."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -60,10 +63,14 @@ class Packing(CheckedKeywords):
                 raise ArgumentError(f"Packing({name}={value}) is not positive. Set {name} to 1 or more.")
 
     def for_model(self, model: nn.Module, training: bool) -> PackedCollator | PaddedCollator:
-        """Build a collator for a model. For training, it packs the samples. For evaluation, it pads the samples.
+        """Build the collator for a model: a collator that packs the samples for training, else one that pads them.
+
+        Args:
+            model: the model, with or without wrappers.
+            training: whether to build the collator for training.
 
         Raises:
-            ModelError: for training, if packing gives wrong results for the model.
+            ModelError: if `training` is True and packing gives wrong results for the model.
         """
         model = user_model(model)
         shared = TokenSamples(self._pad_id(model), _predicts_next(model), self.pad_to_multiple_of)
@@ -75,7 +82,7 @@ class Packing(CheckedKeywords):
         return PackedCollator(shared, layout, self.max_length, "flatten" if layout.one_row else self.strategy)
 
     def __call__(self, features: list[Any]) -> Any:
-        """Raise a `DataError`. A batch depends on the model, so only the collator from `for_model` can make it."""
+        """Raise a `DataError`. Batches depend on the model, so only the collator from `for_model` can make batches."""
         raise DataError(
             "`Packing` makes the batches of a trainer, and does not know its model here. Pass it as `data_collator` to "
             "the Trainer, or call `Packing(...).for_model(model, training=True)` and use the result as collator."
@@ -87,27 +94,28 @@ class Packing(CheckedKeywords):
 
 
 def _predicts_next(model: nn.Module) -> bool:
-    """Return whether a model is causal: its labels are its input tokens, each predicted from the tokens before it."""
+    """Return whether a model is causal: it predicts each token from the tokens before this token."""
     return loss_shifts_labels(model) or type(model).__name__.endswith(("LMHeadModel", "ForCausalLM"))
 
 
 @dataclass(frozen=True)
 class TokenSamples:
-    """Reads samples: dicts whose columns have one value for each token."""
+    """Reads and checks samples: dicts whose columns have one value for each token."""
 
     pad_token_id: int
-    """Fills up token ids."""
+    """The token id that fills up rows."""
     predicts_next: bool
-    """Whether samples without labels predict their own tokens, and the first label of each sample is masked."""
+    """Whether the model is causal. The tokens of samples without labels are then the labels, and the first label of
+    each sample is masked."""
     multiple: int | None
-    """Pad to a multiple of this number of tokens."""
+    """Pad to a multiple of this number of tokens; None pads to the longest row."""
 
     def columns(self, features: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[torch.Tensor]], list[int]]:
-        """Read the columns of samples.
+        """Read the columns of samples. Strings, `attention_mask` and `position_ids` are left out.
 
         Returns:
-            A dict and a list. Each key of the dict is a column, and its value is a list with one tensor per sample. The
-            other list has the number of tokens of each sample.
+            Two values: a dict with a list of one tensor per sample for each column, and a list with the number of
+            tokens of each sample.
 
         Raises:
             DataError: if a sample has no tokens, other columns than the first sample, or padding before its last token,
@@ -158,7 +166,14 @@ class TokenSamples:
         return values
 
     def empty(self, name: str, like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-        """Return a column of padding, of shape (rows, width, ...)."""
+        """Return a column of padding, of shape (rows, width, ...).
+
+        Args:
+            name: name of the column, which decides the value of the padding.
+            like: values of one sample in this column. They give the dtype and the dimensions after the width.
+            rows: number of rows.
+            width: number of tokens of a row.
+        """
         fill = self.pad_token_id if name == "input_ids" else IGNORED_LABEL if name == "labels" else 0
         dtype = torch.int64 if not like.is_floating_point() else like.dtype
         return torch.full((rows, width, *like.shape[1:]), fill, dtype=dtype)
@@ -171,14 +186,14 @@ class PackedCollator:
     samples: TokenSamples
     """Reads the samples."""
     layout: Layout
-    """What the model needs to keep samples apart."""
+    """Makes the inputs that keep samples apart in the model."""
     max_length: int | None = None
-    """Largest number of tokens in a row; None for the longest sample."""
+    """Largest number of tokens in a row; None for the length of the longest sample of the batch."""
     strategy: str = "best_fit"
     """See `Packing.strategy`."""
 
     joins_samples = True
-    """Whether the batch has fewer rows than samples, so that only the loader can count them."""
+    """Whether a batch may have fewer rows than samples. The number of samples is then unknown from the batch."""
 
     def __call__(self, features: list[Any]) -> dict[str, torch.Tensor]:
         columns, lengths = self.samples.columns(features)
@@ -235,9 +250,10 @@ class PaddedCollator:
 
 
 def collator_for(collator: Any, model: nn.Module, training: bool) -> Any:
-    """Return the collator for the loader of a model.
+    """Return the collator to use in the loader of a model.
 
-    If `collator` has the method `for_model`, as `Packing` has, return the result of this method, else `collator`.
+    If `collator` has the method `for_model`, as `Packing` has, return the result of this method. Otherwise return
+    `collator`.
     """
     make = getattr(collator, "for_model", None)
     return collator if make is None else make(model, training)

@@ -21,7 +21,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """The inputs of a model, besides the tokens, that keep the samples of a packed row apart."""
+    """The form of position ids and attention mask with which a model keeps the samples of a packed row apart."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""
@@ -29,8 +29,8 @@ class Layout:
     """Data type of an attention mask of shape (rows, 1, width, width): bool, or a float type whose masked entries are
     the lowest number. None if the model finds the samples by their position ids."""
     causal: bool = False
-    """Whether the mask also hides later tokens. A causal model that receives a complete mask adds no mask of its
-    own."""
+    """Whether the mask also hides later tokens. This is for causal models that use a mask of this shape unchanged, and
+    add no causal mask."""
     one_row: bool = False
     """Whether the model accepts a single row only, as flash attention does."""
 
@@ -44,8 +44,8 @@ class Layout:
 
         Args:
             tokens: token ids of shape (rows, width).
-            segments: number of the sample of each token, from 0, of the same shape; -1 for padding.
-            positions: position of each token in its sample, from 0; 0 for padding.
+            segments: number of the sample of each token, from 0, of shape (rows, width); -1 for padding.
+            positions: position of each token in its sample, from 0, of shape (rows, width); 0 for padding.
         """
         batch = {"input_ids": tokens, "position_ids": positions + self.first_position}
         if self.mask is not None:
@@ -101,7 +101,7 @@ def layout_for(model: nn.Module) -> Layout:
 
 
 def _candidates(model: nn.Module, config: Any, signature: ForwardSignature) -> Iterator[Layout]:
-    """Yield layouts to try, the cheapest first."""
+    """Yield the layouts to try with a model, the cheapest layout first."""
     pad = getattr(config, "pad_token_id", None)
     firsts = [0] if pad is None else [0, pad + 1]  # RoBERTa and its relatives count from the padding id
     attention = str(getattr(config, "_attn_implementation", None) or "")
@@ -125,11 +125,11 @@ _LENGTHS = (5, 4, 3)
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
-    """Compare the logits of packed samples with those of each sample alone, and return the problem as text.
+    """Compare the logits of packed samples with the logits of each sample alone, and return the problem as text.
 
     The text is empty if the logits do not differ. A second comparison changes the tokens of one sample, and checks that
-    the logits of its neighbor do not change. This finds an influence between samples that is smaller than the rounding
-    errors of the first comparison.
+    the logits of the other sample in the row do not change. The second comparison finds influences between samples that
+    are smaller than the rounding errors of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -153,7 +153,7 @@ def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
 
 
 def _distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """Return the norm of the difference of both lists, divided by the norm of `exact`; NaN if a value is not finite."""
+    """Return the norm of `found - exact`, divided by the norm of `exact`; NaN if a value is not finite."""
     whole = torch.cat(exact).double()
     return float((torch.cat(found).double() - whole).norm() / whole.norm().clamp_min(1e-300))
 
@@ -178,12 +178,11 @@ def _tolerance(logits: torch.Tensor) -> float:
 
 
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
-    """Run a model, and return its logits, shape (rows, width, n), joined with its last hidden states if it has them.
+    """Run a model, and return its logits, of shape (rows, width, n). Return None if they have fewer than 3 dimensions.
 
-    Return None if the model does not return logits for each token.
-
-    If the last layer of the model has only zeros as weights, all logits are equal. The hidden states still show whether
-    samples attend to each other.
+    If the model also returns hidden states, the last hidden states are concatenated to the logits. If the last layer of
+    the model has only zeros as weights, all logits are equal. The hidden states still show whether samples attend to
+    each other.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The rows of a packed batch: which samples share a row. Pure functions of the lengths."""
+"""Functions that decide which samples share a row of a packed batch. The results depend only on the lengths."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def packed_rows(lengths: Sequence[int], capacity: int, strategy: str) -> list[li
     Args:
         lengths: tokens of each sample, at most `capacity`.
         capacity: the largest number of tokens in a row. `flatten` ignores it.
-        strategy: `best_fit` puts the longest samples first, each into the fullest row that has room for it, and then
-            evens out the rows if this makes the longest row shorter. `first_fit` keeps the order of the samples, and
-            puts each into the first row that has room for it. `flatten` puts all samples into one row.
+        strategy: `best_fit` places the samples from the longest to the shortest. Each sample goes into the fullest row
+            that has room for the sample. Then the samples are distributed again over the same number of rows, so that
+            the rows have similar lengths. The second result is used if its longest row is shorter. `first_fit` places
+            the samples in order. Each sample goes into the first row that has room for the sample. `flatten` puts all
+            samples into one row.
 
     Returns:
         The indices of the samples by row. Samples are in order within a row. Rows are in order of their first sample.
@@ -33,7 +35,7 @@ def packed_rows(lengths: Sequence[int], capacity: int, strategy: str) -> list[li
 
 
 def width_of(lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> int:
-    """Return the tokens of the longest row."""
+    """Return the number of tokens of the longest row. `lengths` has the number of tokens of each sample."""
     return max(sum(lengths[sample] for sample in row) for row in rows)
 
 
@@ -70,9 +72,10 @@ def _first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def _evened(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Distribute samples over `count` rows of similar length: each, the longest first, goes into the shortest row.
+    """Distribute samples over `count` rows of similar length, and return the indices of the samples by row.
 
-    `lengths` has the tokens of each sample. The result has the indices of the samples by row.
+    The samples are placed from the longest to the shortest, each into the row with the fewest tokens. `lengths` has the
+    number of tokens of each sample.
     """
     rows: list[list[int]] = [[] for _ in range(count)]
     filled = [(0, row) for row in range(count)]

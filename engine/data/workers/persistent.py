@@ -6,20 +6,20 @@ from typing import Any, Protocol
 
 
 class KeptLoader(Protocol):
-    """A loader with persistent workers."""
+    """The methods of a loader with persistent workers that `PersistentLoaders` calls. `Loader` implements them."""
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Start the workers with these RNG states."""
+        """Make the workers start with the RNG states in the entry `workers` of `state`."""
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the workers, by worker number; None if they did not start."""
+        """Return the RNG states of the workers, by worker number; None if the workers did not start."""
 
 
 class PersistentLoaders:
     """The evaluation loaders of a run that have persistent workers, by name of the dataset.
 
-    The first evaluation starts the workers and draws their seeds from the global generator. Later evaluations use the
-    same workers and draw no seeds. A resumed run must draw none either, so it starts workers with saved RNG states.
+    The first evaluation starts the workers, and draws their seeds from the global generator. Later evaluations use the
+    same workers, and draw no seeds. A resumed run must not draw seeds either. It starts workers with saved RNG states.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class PersistentLoaders:
         self._saved: dict[str, dict[str, Any]] = {}
 
     def find(self, name: str, dataset: Any) -> KeptLoader | None:
-        """Return the loader of a dataset; None if there is none, or if `name` now refers to another dataset."""
+        """Return the stored loader of a dataset; None if `name` has no loader, or has the loader of another dataset."""
         kept, loader = self._loaders.get(name, (None, None))
         return loader if kept is dataset else None
 
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
-        """Keep the loader of a dataset."""
+        """Store the loader of a dataset. If its workers have saved RNG states, pass these states to the loader."""
         self._loaders[name] = dataset, loader
         if name in self._saved:
             loader.inherit_workers({"workers": self._saved[name]})
@@ -47,5 +47,5 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Use these RNG states for workers that start later."""
+        """Use the RNG states in `state` for workers that start later. Remove all stored loaders."""
         self._loaders, self._saved = {}, dict(state)

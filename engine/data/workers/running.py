@@ -1,4 +1,4 @@
-"""The persistent workers of one loader: their processes, the epoch in which they started, and states they inherit."""
+"""The persistent workers of one loader: the epoch in which they started, and the RNG states with which they start."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from ..epoch_progress import by_number
 
 @dataclass
 class RunningWorkers:
-    """The persistent workers of a loader. They keep their copy of the dataset from epoch to epoch.
+    """The persistent workers of a loader. Each worker has a copy of the dataset, and keeps it from epoch to epoch.
 
-    So `set_epoch` of a dataset does not reach workers that are running: they load the samples of the epoch in which
-    they started. A resumed run starts its workers with this epoch, and then loads the same samples.
+    `set_epoch` does not change the copies in running workers. These workers load the samples of the epoch in which they
+    started. A resumed run therefore starts its workers with the epoch in which the workers of the run first started.
     """
 
     epoch: int | None = None
-    """The epoch in which the workers started, in this session or in the first session of the run. None before that."""
+    """The epoch in which the workers of the run first started, in this session or in an earlier session. None before
+    they start."""
     states: dict[int, Any] | None = None
-    """RNG states for the workers that start with the next iteration, by worker number; None for new seeds."""
+    """RNG states with which the workers start in the next iteration, by worker number; None to draw new seeds."""
     _iterator: Any = None
     """The iterator of torch whose workers are running."""
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the state that a resumed run inherits, without the RNG states."""
+        """Return the epoch of the workers as an entry of `Loader.resume_state`; `{}` if the workers did not start."""
         return {} if self.epoch is None else {"workers_epoch": self.epoch}
 
     def inherit(self, state: dict[str, Any]) -> None:
-        """Take the epoch and the RNG states of the workers of an earlier session, if `state` has them.
+        """Set `epoch` and `states` to the values of the workers of an earlier session, if `state` has these values.
 
         Args:
             state: the result of `Loader.resume_state`, or a part of it.
@@ -39,21 +40,21 @@ class RunningWorkers:
             self.states = by_number(state["workers"])
 
     def inherit_epoch(self, state: dict[str, Any]) -> None:
-        """Take the epoch in which the workers of an earlier session started, if `state` has it."""
+        """Set `epoch` to the epoch in which the workers of an earlier session started, if `state` has this epoch."""
         self.epoch = state.get("workers_epoch", self.epoch)
 
     def take_states(self) -> dict[int, Any] | None:
-        """Return `states`, once."""
+        """Return `states`, and set `states` to None."""
         states, self.states = self.states, None
         return states
 
     def note_started(self, iterator: Any, epoch: int, loader: Any) -> None:
-        """Record the iterator of torch that uses the workers in this epoch.
+        """Record that the workers run in an iterator of torch. Set `epoch` if it is None.
 
         Args:
             iterator: the iterator of torch. It is the same object in each epoch.
             epoch: the epoch that begins.
-            loader: the loader of the iterator.
+            loader: the loader of the iterator. The workers end when the loader is freed.
         """
         if self.epoch is None:
             self.epoch = epoch

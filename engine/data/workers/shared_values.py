@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 _DEPTH = 5
-"""The depth of the search. It reaches a value of a dataset that two other datasets wrap, in a list or dict."""
+"""The depth of the search: enough for a value in a list of a dataset that two other datasets wrap."""
 _ITEMS = 64
-"""The most items of a list or dict that are searched. Longer ones usually hold samples."""
+"""A list or dict with more items is not searched, because it usually contains samples."""
 
 
 def shares_values(dataset: Any) -> bool:
-    """Return whether a dataset has a value in shared memory, so that a change in one process changes it in all.
+    """Return whether a dataset has a value in shared memory. All processes then see a change that one process makes.
 
-    Such values are a tensor of one element after `share_memory_()`, as in a `datasets.IterableDataset`, and the values
-    of `multiprocessing`: `Value`, `Array` and those of a manager.
+    Such values are a tensor of one element after `share_memory_()`, as in a `datasets.IterableDataset`, and objects of
+    `multiprocessing`: `Value`, `Array` and the objects of a manager.
     """
     return _shares(dataset, _DEPTH, set())
 

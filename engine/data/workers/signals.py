@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def block_sigterm() -> Iterator[None]:
-    """Block SIGTERM in this thread while workers start, in a `with` statement.
+    """Block SIGTERM in this thread in a `with` block, while workers start. On Windows, do nothing.
 
     SIGTERM is then also blocked in the workers and in all threads of the workers. The threads matter because some
     packages, such as OpenTelemetry, a dependency of wandb, start threads in each forked process.
@@ -33,7 +33,7 @@ def block_sigterm() -> Iterator[None]:
 def ignore_stop_signals(worker: int) -> None:
     """Ignore SIGINT, SIGUSR1, SIGHUP and SIGTERM in this worker process, except a SIGTERM from its parent process.
 
-    The loader passes this function to torch's DataLoader as `worker_init_fn`.
+    torch's DataLoader calls this function in each worker that starts: as `worker_init_fn`, or through `WorkerInit`.
 
     Args:
         worker: number of the worker.

@@ -22,7 +22,7 @@ class WorkerBatch:
     """A batch with the number and the RNG states of the worker that made it."""
 
     batch: Any
-    """The batch; None if the worker was given no samples."""
+    """The batch; None if the worker received an empty batch of sample indices."""
     worker: int
     """Number of the worker, from 0."""
     states: dict[str, Any]
@@ -48,9 +48,9 @@ class WorkerCollator:
     collator: Collator
     """Makes the batch."""
     _own: OwnGenerators | None = field(default=None, init=False, repr=False, compare=False)
-    """The generators of this worker's dataset and collator; None before its first batch."""
+    """The generators of this worker's dataset and collator; None before the first batch of the worker."""
     _rng: QuickStates | None = field(default=None, init=False, repr=False, compare=False)
-    """Reads the RNG states of this worker; None before its first batch."""
+    """Reads the RNG states of this worker; None before the first batch of the worker."""
 
     def __call__(self, features: list[Any]) -> Any:
         worker = get_worker_info()
@@ -76,12 +76,13 @@ class WorkerInit:
     seeds: bool = True
     """Whether to seed workers here. Workers of a stream or an evaluation keep torch's seeds, as in transformers."""
     collator: Collator | None = None
-    """The collator, whose generators are restored too."""
+    """The collator. The states of its own generators are restored too."""
     states: dict[int, Any] = field(default_factory=dict)
-    """RNG states to restore, by worker number. The loader sets them before workers start."""
+    """RNG states to restore, by worker number. The loader sets this field before workers start."""
     epoch: int | None = None
-    """The epoch that the worker passes to its dataset; None for the epoch of the dataset. The loader sets it before
-    persistent workers start."""
+    """The epoch that the worker passes to `set_epoch` of its dataset. If this field is None, or if the dataset shares
+    values with its workers, the worker does not call `set_epoch`. The loader sets this field before persistent workers
+    start."""
 
     def __call__(self, worker: int) -> None:
         """Initialize this worker process; `worker` is its number."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Reads(str, Enum):
-    """The values that a metric reads from the outputs of a model."""
+    """The kinds of values that a metric can read from the outputs of a model."""
 
     ARGMAX = "argmax"
     """The class with the highest logit."""
@@ -25,23 +25,23 @@ class Reads(str, Enum):
 
 
 class Bundled(ABC):
-    """A metric that is computed batch by batch. Its fields are its options."""
+    """Base class of the bundled metrics. A metric is computed batch by batch. Its fields are its options."""
 
     reads: ClassVar[tuple[Reads, ...]]
     """The values of `reads` that the metric supports. The first is the default."""
     smaller_is_better: ClassVar[bool] = False
     """Whether a smaller value is better, as for an error."""
     needs_sequences: ClassVar[bool] = False
-    """Whether the metric receives one list of label names per row, instead of one array with all labels of a batch."""
+    """Whether the metric receives one list of label names per row. False: one array with all labels of a batch."""
 
     @property
     def names_vary(self) -> bool:
-        """Whether the names of the results depend on the data, as with one result for each class of the data."""
+        """Whether the names of the results depend on the data, as with one result for each class in the data."""
         return False
 
     @abstractmethod
     def add_batch(self, *, predictions: Any, references: Any) -> None:
-        """Count one batch."""
+        """Add the predictions and labels of one batch to the counts."""
 
     @abstractmethod
     def compute(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Metrics of classes: accuracy, precision, recall, F1 and the Matthews correlation.
 
-Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results are equal
-to scikit-learn, which the library `evaluate` calls.
+Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results equal the
+results of scikit-learn, which the library `evaluate` calls.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Accuracy(Bundled):
 
 @dataclass
 class _Counts(Bundled):
-    """Base of metrics that count, for each class, predictions, references and correct predictions.
+    """Base class of metrics that count predictions, references and correct predictions of each class.
 
-    If rows have several labels, each column is a class.
+    References are the labels. If rows have several labels, each column is a class.
     """
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
@@ -87,16 +87,16 @@ class _Counts(Bundled):
 
 @dataclass
 class _Scores(_Counts):
-    """Precision, recall or F1."""
+    """Base class of precision, recall and F1."""
 
     key: ClassVar[str]
 
     average: str | None = "binary"
-    """`binary`, `micro`, `macro`, `weighted`, `samples`, or None for one value per class."""
+    """`binary`, `micro`, `macro`, `weighted`, `samples`, or None for one value per class, as in scikit-learn."""
     pos_label: int = 1
     """The class that `binary` measures."""
     labels: list[int] | None = None
-    """The classes to measure. None: the classes that occur in predictions or references."""
+    """The classes to measure. None: the classes that occur in predictions or references. `binary` ignores it."""
     zero_division: float = 0.0
     """The value of a quotient with the denominator 0."""
     _row_scores: float = field(default=0.0, init=False, repr=False)
@@ -198,7 +198,7 @@ class F1(_Scores):
 
 @dataclass
 class MatthewsCorrelation(_Counts):
-    """The correlation of predictions and references, from -1 to 1. It is 0 if either of them has only one class."""
+    """The correlation of predictions and references, from -1 to 1. It is 0 if one of the two has only one class."""
 
     def compute(self) -> dict[str, Any]:
         if self._several:
@@ -218,7 +218,10 @@ def quotient(dividend: float, divisor: float, otherwise: float) -> float:
 
 
 def _mean(values: list[float], weights: list[int]) -> float:
-    """Return the weighted mean of the values that are not NaN. If all weights are 0, all values count equally."""
+    """Return the weighted mean of the values that are not NaN; NaN if all are NaN.
+
+    If all weights are 0, return the mean without weights.
+    """
     kept = [(value, weight) for value, weight in zip(values, weights) if not math.isnan(value)]
     total = sum(weight for _, weight in kept)
     if not total:

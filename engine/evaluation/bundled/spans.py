@@ -1,4 +1,4 @@
-"""Metrics of labelled spans, such as names in a text: equal to the package seqeval in its default mode."""
+"""Metrics of labelled spans, such as names in a text. The results equal the package seqeval in its default mode."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .classes import quotient
 class Seqeval(Bundled):
     """Precision, recall and F1 of spans, overall and by type. A span counts if its type and both ends are correct.
 
-    A label has a tag of IOB1, IOB2, IOE or IOBES, and a type. In `B-PER`, the type is `PER`. `O` is outside of all
-    spans. As in conlleval, an `I-PER` without a `B-PER` starts a span. The results have the same names as the results
-    of the module `seqeval`: `overall_precision`, `overall_recall`, `overall_f1`, `overall_accuracy` (of labels), and a
-    dict for each type.
+    A label has a tag of the schemes IOB1, IOB2, IOE or IOBES, and a type. In `B-PER`, the tag is `B` and the type is
+    `PER`. The label `O` is outside of all spans. As in conlleval, an `I-PER` without a `B-PER` starts a span. The
+    results have the names of the module `seqeval` of the library `evaluate`: `overall_precision`, `overall_recall`,
+    `overall_f1`, `overall_accuracy` (of labels), and a dict for each type.
     """
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.ARGMAX, Reads.LABELS)
@@ -68,7 +68,7 @@ class Seqeval(Bundled):
 
 
 def spans(labels: list[str], suffix: bool = False) -> Iterator[tuple[str, int, int]]:
-    """Yield type, first and last position of each span of a sequence of labels.
+    """Yield the type, the first position and the last position of each span in a sequence of labels.
 
     Args:
         labels: the labels, such as `["B-PER", "I-PER", "O"]`.
@@ -87,7 +87,7 @@ def spans(labels: list[str], suffix: bool = False) -> Iterator[tuple[str, int, i
 
 
 def _parts(label: str, suffix: bool) -> tuple[str, str]:
-    """Return tag and type of a label."""
+    """Return the tag and the type of a label. A label without a type has the type `_`."""
     if suffix:
         return label[-1], label[:-1].rsplit("-", maxsplit=1)[0] or "_"
     return label[0], label[1:].split("-", maxsplit=1)[-1] or "_"

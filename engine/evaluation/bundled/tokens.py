@@ -40,7 +40,10 @@ class Perplexity(Bundled):
 
 @dataclass
 class TopKAccuracy(Bundled):
-    """The fraction of labels that are among the k classes with the highest logits. Its name is `top_<k>_accuracy`."""
+    """The fraction of labels that are among the k classes with the highest logits.
+
+    The name of the result is `top_<k>_accuracy`, such as `top_5_accuracy`.
+    """
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.LOGITS,)
 
@@ -69,7 +72,7 @@ class ExactMatch(Bundled):
     reads: ClassVar[tuple[Reads, ...]] = (Reads.TEXT,)
 
     regexes_to_ignore: list[str] | None = None
-    """Patterns to remove from both texts, in this order. All other options apply afterwards."""
+    """Regular expressions. Matches are removed from both texts before all other options apply."""
     ignore_case: bool = False
     """Compare lower-case texts."""
     ignore_punctuation: bool = False

@@ -19,7 +19,7 @@ _MULTIOUTPUT = ("uniform_average", "raw_values")
 
 @dataclass
 class _Values(Bundled):
-    """Base of metrics of numbers of shape (rows,) or (rows, outputs). The metrics sum in float64."""
+    """Base class of metrics of numbers of shape (rows,) or (rows, outputs). The metrics sum in float64."""
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.VALUES,)
     key: ClassVar[str]
@@ -39,11 +39,11 @@ class _Values(Bundled):
 
     @abstractmethod
     def _add(self, predictions: Any, references: Any) -> None:
-        """Count one batch of arrays of shape (rows, outputs)."""
+        """Add one batch to the sums. Both arrays have the shape (rows, outputs)."""
 
     @abstractmethod
     def _values(self) -> Any:
-        """Return the metric of each output."""
+        """Return the metric of each output, shape (outputs,)."""
 
     def compute(self) -> dict[str, Any]:
         values = np.atleast_1d(self._values()) if self._rows else np.array([np.nan])
@@ -60,7 +60,7 @@ class MeanSquaredError(_Values):
     key: ClassVar[str] = "mse"
 
     squared: bool = True
-    """Whether to return the mean squared error. False returns its root."""
+    """Whether to return the mean squared error. False returns the root of the mean squared error."""
 
     def _add(self, predictions: Any, references: Any) -> None:
         self._sums = self._sums + ((predictions - references) ** 2).sum(axis=0)
@@ -87,7 +87,11 @@ class MeanAbsoluteError(_Values):
 
 @dataclass
 class RSquared(_Values):
-    """The fraction of the variance that the predictions explain: 1 if they are exact, 0 if they are the mean."""
+    """The fraction of the variance of the references that the predictions explain. NaN for fewer than two rows.
+
+    It is 1 for exact predictions, and 0 if each prediction is the mean of the references. If the references are
+    constant, it is 1 for exact predictions, else 0.
+    """
 
     key: ClassVar[str] = "r_squared"
 
