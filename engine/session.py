@@ -1,4 +1,4 @@
-"""Sessions: when a session ends, all its resources are closed. An error that ends it is raised after that."""
+"""Sessions: a session closes all its resources at its end. It then raises the error that ended it, if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def session(run: Run, mode: str) -> Iterator[None]:
-    """Enclose a training, an evaluation or a prediction in a session. Inside an open session, this does nothing.
+    """Enclose a training, an evaluation or a prediction in a session. Inside an open session, the context does nothing.
 
     For evaluation and prediction, the session announces `on_setup`. A training announces `on_setup` itself, after it
     built the loader and before it builds the optimizer. If an error ends the session, the session announces

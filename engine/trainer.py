@@ -57,11 +57,11 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     Args:
         model: a torch module that returns its loss. With `criterion` or `compute_loss_func`, it returns logits instead.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
-        data_collator: converts a list of samples to a batch. The default pads with `processing_class` if this has a
-            method `pad`, and stacks tensors otherwise.
+        data_collator: converts a list of samples to a batch. If `processing_class` has a method `pad`, the default
+            collator pads with this method. Otherwise the default collator stacks tensors.
         train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. It may also be a
-            `pandas.DataFrame`, or the path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file. Their rows are
-            the samples.
+            `pandas.DataFrame`, or the path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file. Each row of the
+            table or file is a sample.
         eval_dataset: a dataset for evaluation, in the same forms as `train_dataset`, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
         model_init: a function that returns a new model. Pass it in place of `model`. Each `train()` calls it. If it has

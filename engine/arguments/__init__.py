@@ -1,4 +1,4 @@
-"""`TrainingArguments`: the arguments of a training run. Each file of this folder holds one group of them."""
+"""`TrainingArguments`: the arguments of a training run. The files of this folder declare them in groups."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class TrainingArguments(
         )
 
     def fallbacks(self) -> dict[str, Any]:
-        """Return the values of fields that are not set, by name. These values depend on other fields."""
+        """Return the values that replace None in fields: field name -> value. The values depend on other fields."""
         follows_metric = self.load_best_model_at_end or self.lr_scheduler_type in METRIC_SCHEDULES
         watched = "loss" if follows_metric else None
         metric = self.metric_for_best_model or watched
@@ -181,7 +181,7 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. If a value has the wrong type, further checks use its default instead."""
+        """Yield all problems of the values. If a value has the wrong type, further checks use the field's default."""
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()

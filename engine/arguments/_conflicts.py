@@ -1,4 +1,4 @@
-"""Check arguments that conflict although they are in different groups."""
+"""Checks for conflicts between arguments of different groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ComparedArguments(Protocol):
 
     @property
     def sharded_ddp_option(self) -> str:
-        """The strategy that `sharded_ddp` names."""
+        """The strategy that `sharded_ddp` names; empty if it names none."""
 
 
 def conflicts(args: ComparedArguments) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Reading `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`: every notation is converted to one `FSDPOptions`.
+"""Convert the arguments `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config` to one `FSDPOptions`.
 
 `engine/distributed/strategies.py` decides which strategy an argument selects.
 """
@@ -85,7 +85,8 @@ class FSDPOptions:
 
     wrap: tuple[str, ...] | int | None = None
     """Which modules are gathered as one unit: the class names of the modules, or the smallest number of weights of a
-    unit. None: the classes that the model names in `_no_split_modules`."""
+    unit. An empty tuple: the whole model is one unit. None: the classes that the model names in `_no_split_modules`. If
+    the model names none: the members of its outermost `nn.ModuleList`s."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False
@@ -105,7 +106,7 @@ class FSDPOptions:
 
 
 def read_fsdp_options(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any) -> FSDPOptions:
-    """Return the FSDP options that the four arguments set. The options also contain the problems of the arguments."""
+    """Return the FSDP options that the four arguments set. The field `problems` lists invalid arguments."""
     options = FSDPOptions()
     sharded_ddp_given, stages, words = sharded_ddp_words(sharded_ddp), words_of(sharding), words_of(fsdp)
     options.problems += _problems_of_sharded_ddp(f"`sharded_ddp` is {sharded_ddp!r}", sharded_ddp_given)
@@ -220,7 +221,7 @@ def _config_of(given: Any) -> dict[str, Any]:
 def _problem_of_key(key: str, value: Any) -> str:
     """Return the problem of a key of `fsdp_config` or of its value; an empty string if both are valid.
 
-    An error message contains the key and then this text.
+    In an error message, the returned text follows the key.
     """
     if key not in KEYS:
         return f"{nearest(key, KEYS)} Known: {', '.join(KEYS)}."

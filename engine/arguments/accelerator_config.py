@@ -58,7 +58,7 @@ class AcceleratorConfig:
     use_seedable_sampler: bool = True
     """Whether the order follows from the seed and the epoch. Always True."""
     non_blocking: bool = False
-    """Whether batches are copied to the device while it computes."""
+    """Whether batches are copied to the device while the device computes."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
     """The key `num_steps` sets `gradient_accumulation_steps`. Other keys have no effect."""
     use_configured_state: bool = False
@@ -95,7 +95,7 @@ class AcceleratorConfig:
         return cls.read(os.fspath(json_file))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name, without `use_configured_state`, which is about the process and not the run."""
+        """Return the settings by name, without `use_configured_state`, which describes the process and not the run."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "use_configured_state"}
 
     def __str__(self) -> str:

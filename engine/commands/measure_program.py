@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Stopwatch(Callback):
-    """Measures the time from the end of step number `warmup` to the end of the last step. It then ends the run."""
+    """A callback that measures the time from the end of step number `warmup` to the end of the last step.
+
+    After the last step, the callback ends the run with `Enough`.
+    """
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup

@@ -99,7 +99,7 @@ def class_name(module: str) -> str:
 
 
 def write_package(folder: Path, module: str, kind: str) -> None:
-    """Write the package of a plugin into a new folder. If this fails, delete the folder.
+    """Write the package of a plugin into a new folder. If an error occurs, delete the folder.
 
     Args:
         folder: the folder, which does not exist.

@@ -1,4 +1,4 @@
-"""Learning rate schedules: the table of names, and `get_scheduler`, which builds one.
+"""Learning rate schedules: the table of names, and `get_scheduler`, which builds a schedule from its name.
 
 To add a schedule, add a row to `SCHEDULES`.
 """
@@ -84,9 +84,10 @@ def get_scheduler(
             `scheduler_specific_kwargs`.
 
     Returns:
-        A `LambdaLR`, to step after every optimizer step. Or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
-        after every evaluation. `needs_metric` tells which. The `state_dict()` of each schedule is plain data. The state
-        of a `LambdaLR` does not contain its options, so pass the same options before you load a state.
+        For a name in `METRIC_SCHEDULES`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after every
+        evaluation. For any other name, a `LambdaLR`, to step after every optimizer step. The `state_dict()` of each
+        schedule is plain data. The state of a `LambdaLR` does not contain the options. Before you load such a state,
+        build the schedule with the same options.
 
     Raises:
         ArgumentError: The name or an option is unknown, a required option is missing, or options exclude each other.
@@ -119,9 +120,9 @@ def get_scheduler(
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether `scheduler.step` takes a metric, so that it steps after evaluations instead of optimizer steps.
+    """Return whether `scheduler.step` takes a metric. Such a scheduler steps after evaluations, not optimizer steps.
 
-    The signature decides, so this also works for schedulers of torch, of transformers and of the user.
+    The signature decides. The function therefore also works for schedulers of torch, of transformers and of the user.
     """
     step = getattr(scheduler, "step", None)
     return callable(step) and "metrics" in inspect.signature(step).parameters

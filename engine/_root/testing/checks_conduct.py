@@ -97,7 +97,8 @@ def closes(lab: Lab) -> None:
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault. Return the resources that the run did not release, and a text.
 
-        The text describes the first weight that differs from the trained weights. It is empty if all are equal.
+        The text describes the first weight that differs from the trained weights. The text is empty if all weights are
+        equal. It is also empty if `error` is not `InjectedFault`, because the weights are then not compared.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -145,10 +146,10 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """Copies of the trained weights of a model, taken in each step, also if an error ends the run inside a step."""
+    """Copies of the trained weights of a model. Each step makes copies, also a step that ends the run with an error."""
 
     def __init__(self, trainer: Trainer) -> None:
-        """Note the weights of a trainer in each step."""
+        """Subscribe functions that copy the weights of a trainer's model in each step."""
         self.early: set[str] = set()
         """Names of weights that a step changed before the update of the optimizer, and that this update did not change.
         For example, a second optimizer or the forward pass trains them."""
@@ -252,6 +253,8 @@ def costs(lab: Lab) -> None:
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
+
+    Handlers of work events, such as `on_save_due`, do not count.
 
     Args:
         lab: builds the run.

@@ -113,7 +113,7 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 def full_disk(folder: Path | str) -> Iterator[None]:
     """Simulate a full disk below a folder, in a `with` block.
 
-    Every attempt to write a file or make a folder there fails with "no space left on device".
+    Opening a file for writing below the folder, or making a folder, raises an `OSError` with the error number ENOSPC.
     """
     below = os.path.abspath(folder)
     opens, makes = builtins.open, os.mkdir

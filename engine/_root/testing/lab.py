@@ -26,10 +26,10 @@ OBSERVING = (Stage.MEASURE, Stage.REPORT)
 
 
 class Lab:
-    """Builds and trains tiny trainers with the callback under test, and keeps the runs that several checks read."""
+    """Builds and trains tiny trainers with the callback under test, and stores the runs that several checks read."""
 
     def __init__(self, subject: Subject, folder: Path) -> None:
-        """Store the callback under test, and note the settings of the process before the first run.
+        """Store the callback under test, and the settings of the process before the first run.
 
         Args:
             subject: the callback under test.
@@ -189,16 +189,16 @@ class Watch:
         """
         self.trainer, self.subject = trainer, subject
         self.printed: list[str] = []
-        """The output of handlers, with their names."""
+        """A text for each call of a handler that printed: the handler and its output."""
         self.drew: list[str] = []
         """A text for each observing handler that drew random numbers: the handler and the generator."""
         self.changed: list[str] = []
-        """A text for each observing handler that changed weights or modes of the model: the handler and the change."""
+        """A text for each change of weights, gradients or modes by an observing handler: the handler and the change."""
         self.args: list[str] = []
         """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
-        """Make one call of a handler."""
+        """Call a handler, and record what the handler prints, draws and changes. Return the result of the handler."""
         args = _values(self.trainer.args)
         model = self.trainer.model
         before = None
@@ -256,7 +256,7 @@ def _modes(model: torch.nn.Module) -> tuple[list[bool], list[bool]]:
 
 @contextlib.contextmanager
 def handled(trainer: Trainer, event: str, handler: Callable[..., Any], stage: Stage = Stage.RELEASE) -> Iterator[None]:
-    """Subscribe a function inside a `with` block."""
+    """Subscribe a function to an event. The end of the `with` block removes the function."""
     handle = trainer.on(event, handler, stage=stage)
     try:
         yield

@@ -14,7 +14,7 @@ MICROSECONDS = 2000.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A callback under test, and what its author promises: for example, that it can be pickled.
+    """A callback under test, and what its author promises: for example, that the callback can be pickled.
 
     Wrap a class or a factory in a `Subject` to set options for one callback of a list.
     """
@@ -23,18 +23,20 @@ class Subject:
     """A class, or a function that returns a new callback. If the function has a parameter `folder`, it receives a
     folder to write to."""
     name: str = ""
-    """The name in messages and test ids. Default: the name of the class or of the function."""
+    """The name in messages and test ids. Default: the name of the class or function. For a lambda: the class of its
+    result."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `Trainer` and `TrainingArguments` for the runs, such as a `model_init` that suits the callback."""
     budget: float | None = MICROSECONDS
     """The microseconds that the handlers may take per step, on average. None: no limit."""
     reporter: bool | None = None
-    """Whether the checks demand that all handlers only observe the run. None: they demand it of handlers in MEASURE and
-    REPORT."""
+    """Which handlers must only observe the run, without changing it. True: all. False: none. None: the handlers in
+    MEASURE and REPORT."""
     prints: bool = False
     """Whether the callback may print."""
     writes_weights: bool = False
-    """Whether handlers that only observe may change weights, for example to use averaged weights for a while."""
+    """Whether handlers in MEASURE and REPORT may change weights, for example to evaluate averaged weights. True turns
+    off the check `keeps_weights`."""
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
     """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)

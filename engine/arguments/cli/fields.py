@@ -76,9 +76,9 @@ class Argument:
 
     @property
     def section(self) -> type[Any]:
-        """The class that gives the field its section of `--help`.
+        """The class whose section of `--help` lists the field.
 
-        This is the argument group that declares the field. If no group declares it, this is the dataclass of the field.
+        If an argument group declares the field, the class is this group. Otherwise the class is the dataclass.
         """
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
@@ -87,7 +87,7 @@ class Argument:
 
     @property
     def nargs(self) -> dict[str, Any]:
-        """How many words follow the flag: keywords for `argparse`."""
+        """The keywords of `add_argument` that say how many words follow the flag."""
         members = members_of(self.hint)
         if any(kind_of(member) in SEVERAL for member in members):
             return {"nargs": "*"}
@@ -132,6 +132,9 @@ class Argument:
 
     def convert(self, value: Any) -> Any:
         """Convert a value from a configuration file to the type of the field.
+
+        If the dataclass checks the field itself, and the value is not a string, a value that does not fit is returned
+        unchanged.
 
         Raises:
             Unreadable: The value cannot be converted.

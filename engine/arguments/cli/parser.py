@@ -27,7 +27,8 @@ _PROBLEMS = "_problems"
 """Attribute of the namespace in which `_StoreValue` collects problems."""
 
 _REPEATED = "_repeated"
-"""Attribute of the namespace: the names of fields that have a value already, and whose next flag adds to it."""
+"""Attribute of the namespace with a set of field names. The next flag of such a field adds to the value of the field
+instead of replacing the value."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -265,7 +266,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag in it."""
+        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag there."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:
@@ -288,7 +289,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _convert(self, values: Mapping[str, Any], allow_extra_keys: bool) -> tuple[dict[str, Any], list[str]]:
         """Convert values by field name to the types of the fields. Return the converted values, and the problems.
 
-        The problems are unknown names, unless `allow_extra_keys` is set, and values that cannot be converted.
+        The problems are values that cannot be converted. Without `allow_extra_keys`, unknown names are problems too.
         """
         converted, problems = {}, []
         for name, value in values.items():
@@ -334,6 +335,7 @@ class _StoreValue(argparse.Action):
     """Stores the value of a flag in the namespace.
 
     A field may have several flags, such as `--name`, `--no_name` and aliases. The last flag on the command line wins.
+    A field with `repeats=True` in its metadata joins the values of all its flags instead.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:

@@ -197,6 +197,6 @@ def as_yaml(callbacks: Iterable[Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a scalar of YAML. It has quotes if YAML would read the plain text as another value."""
+    """Return a text as a scalar of YAML, in quotes if YAML would read the plain text as another value."""
     plain = not any(mark in text for mark in (": ", " #", "'", '"', "{", "[", ",", "&", "|"))
     return text if plain and text.isprintable() else json.dumps(text, ensure_ascii=False)

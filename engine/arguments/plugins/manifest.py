@@ -1,4 +1,4 @@
-"""Static manifests: a JSON file next to a plugin's code that describes it, so that listing plugins imports nothing."""
+"""Plugin manifests: JSON files that describe plugins, so that trainbus can list plugins without importing them."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def stage_of(cls: type) -> str:
-    """Return the name of the stage of a class."""
+    """Return the name of the stage of a callback class; `DECIDE` if the class sets no valid stage."""
     stage = getattr(cls, "stage", Stage.DECIDE)
     return stage.name if isinstance(stage, Stage) else Stage.DECIDE.name
 
 
 def handlers_of(cls: type) -> dict[str, str]:
-    """Return the name of the stage in which each handler of a callback class runs, by event name."""
+    """Return the handlers of a callback class: event name -> name of the stage in which the handler runs."""
     base = base_of(cls) or object
     own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}

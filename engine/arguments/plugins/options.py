@@ -284,7 +284,7 @@ def given_options(callback: Any) -> Iterator[tuple[Option, Any]]:
     """Yield (option, value) for each option of a callback with a value other than its default, except secrets.
 
     Raises:
-        ArgumentError: if the callback does not keep an option as an attribute of the same name.
+        ArgumentError: if the callback has no attribute with the name of an option.
     """
     for option in options_of(type(callback)).values():
         if not option.is_shown:
