@@ -1,7 +1,8 @@
 """The training loop: a state machine that announces the events of a run.
 
-The loop takes the batches of each step from a source, makes the step and announces the events. After each step and
-epoch, it announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other work.
+The loop gets the batches of each step from a source, makes the step and announces the events. After each step and
+epoch, the loop announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other
+work.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class Loop:
             epochs: the maximum number of epochs.
             batches_per_epoch: batches of one rank in a whole epoch. The loop computes `state.epoch` from this number.
                 If `position.length` is set, the loop uses `position.length` instead.
-            position: the position in the data at which the loop begins. The loop advances it.
-            agree: makes all ranks agree on the raised flags. It does nothing in a single process.
+            position: the position in the data at which the loop begins. The loop advances the position.
+            agree: a function that makes all ranks agree on the raised flags. In a single process, it does nothing.
         """
         self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
         self.epochs, self.batches_per_epoch, self.position, self.agree = epochs, batches_per_epoch, position, agree

@@ -97,7 +97,7 @@ class Run:
     run_id: str
     """The identity of the run. A resumed run keeps it."""
     logs: dict[str, Any]
-    """The values of the current log. Handlers that run before REPORT may add to them."""
+    """The values of the current log. Handlers that run before REPORT may add values."""
     requested_by: frozenset[str]
     """The ids of the callbacks whose request the run serves now."""
     prediction: Any = None

@@ -1,4 +1,4 @@
-"""Sessions: a session closes all its resources at its end. It then raises the error that ended it, if there is one."""
+"""Sessions: at its end, a session closes all its resources. If an error ended the session, it is raised after that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session(run: Run, mode: str) -> Iterator[None]:
 
     For evaluation and prediction, the session announces `on_setup`. A training announces `on_setup` itself, after it
     built the loader and before it builds the optimizer. If an error ends the session, the session announces
-    `on_exception`. It always announces `on_close` at the end.
+    `on_exception`. At its end, the session always announces `on_close`.
 
     Args:
         run: the run.
@@ -58,7 +58,7 @@ def session(run: Run, mode: str) -> Iterator[None]:
 
 
 def _drop_requests(run: Run) -> None:
-    """Drop requests that this session did not serve, so that the next session does not start with them."""
+    """Drop all raised flags at the end of a session, so that the next session starts without requests."""
     control, speaking = run.control, run.control.speaking
     before, speaking.author = speaking.author, "run"
     for flag in filter(control.raised, FLAGS):

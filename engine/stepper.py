@@ -1,4 +1,4 @@
-"""The Stepper: the arithmetic of one optimizer step. The loop calls it. Callbacks change it through seams."""
+"""The Stepper, which makes each optimizer step of a training. Callbacks change the step through seams."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Stepper:
         Args:
             run: the record. The stepper writes `run.step`.
             training_step: forward and backward of one batch.
-            count_items: a function that returns the number of label items of a step. It returns None if the loss does
-                not use this number.
+            count_items: a function that returns the number of label items of a step, or None if the loss does not use
+                this number.
             max_grad_norm: the norm to clip gradients to. With 0, the stepper measures the norm and does not clip.
-            filter_nonfinite: leave non-finite losses out of the logged average.
+            filter_nonfinite: whether the logged average excludes NaN and infinite losses.
             agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
                 nothing.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.

@@ -85,8 +85,8 @@ class TrainingArguments(
 ):
     """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
-    Values stay as the user writes them, except a few that transformers converts too: `report_to` becomes a list, for
-    example. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+    Most values stay as the user writes them. Some values are converted, as in transformers: for example, `report_to`
+    becomes a list. Derived values are properties: `device`, `train_batch_size`, `given`, ...
 
     Raises:
         ArgumentError: Lists all problems of the call at once.
@@ -118,7 +118,7 @@ class TrainingArguments(
         vars(self)["_checked"] = True
 
     def _check_assigned(self, name: str, value: Any) -> None:
-        """Refuse a value that is invalid by itself, when it is assigned to a field after construction.
+        """Refuse a value that is invalid by itself. Each assignment to a field after construction calls this method.
 
         A value that conflicts with other fields is allowed, because the other fields may be assigned next.
 

@@ -58,8 +58,7 @@ class Group:
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
     """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
 
-    Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so only a
-    rule for valid values reports NaN.
+    Write the rule for valid values, such as `n >= 1`. NaN fails every comparison, so such a rule also reports NaN.
     """
     for name in names:
         value = getattr(group, name)

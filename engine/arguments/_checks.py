@@ -29,7 +29,7 @@ def normalize(field: Field[Any], value: Any) -> Any:
     """Return `value` in the form in which `field` stores it.
 
     For example, text becomes an enum member, JSON text is parsed, and `~` in a path is expanded. The placeholder of a
-    masked secret becomes the default. An invalid value is returned unchanged. The checks report it later.
+    masked secret becomes the default. An invalid value is returned unchanged, for the checks.
     """
     allowed = field.metadata
     if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):

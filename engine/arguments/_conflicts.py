@@ -10,7 +10,7 @@ from ._names import METRIC_SCHEDULES, SchedulerType
 
 
 class ComparedArguments(Protocol):
-    """The arguments that these checks compare. `TrainingArguments` has all of them."""
+    """The arguments that `conflicts` compares. `TrainingArguments` has all of these arguments."""
 
     eval_strategy: IntervalStrategy | str
     eval_steps: float | None

@@ -89,8 +89,8 @@ TRACKER_PACKAGES = {
     **{"jsonl": "", "csv": ""},
     **{name: name for name in ("comet_ml", "neptune", "clearml", "swanlab")},
 }
-"""Name for `report_to` -> the package that it needs; empty if it needs none. The registry of the integrations has the
-same rows."""
+"""Name of a tracker in `report_to` -> the package that the tracker needs; empty if it needs none. The registry of the
+integrations has the same rows."""
 
 TRACKER_ALIASES = {"comet": "comet_ml"}
 """Alias of a tracker in `report_to` -> the name of the tracker."""

@@ -31,8 +31,8 @@ SHARDED_DDP_WORDS = (*_words_of_all("sharded_ddp"), *SHARDED_DDP_OPTIONS)
 
 FSDP_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2")
 """Words of `fsdp` that exclude each other. `full_shard` and `hybrid_shard` free the gathered weights between forward
-and backward; the other two keep them. The hybrid strategies shard over the ranks of each machine, not over all
-ranks."""
+and backward. `shard_grad_op` and `hybrid_shard_zero2` do not free the weights until backward is done. The hybrid
+strategies shard over the ranks of each machine, not over all ranks."""
 
 FSDP_WORDS = (*FSDP_STRATEGIES, "no_shard", "offload", "auto_wrap")
 """The words of `fsdp`."""
@@ -53,7 +53,7 @@ OUTDATED = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_o
 """Keys of FSDP1 that have no effect with FSDP2."""
 
 XLA = ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "xla_fsdp_settings")
-"""Keys of `fsdp_config` for TPUs. They are refused if they are set."""
+"""Keys of `fsdp_config` for TPUs. A true value of such a key is an error."""
 
 OTHER_KEYS = {
     "offload_params": "cpu_offload",
@@ -90,9 +90,9 @@ class FSDPOptions:
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False
-    """Whether weights, gradients and optimizer state are kept in host memory."""
+    """Whether weights, gradients and optimizer state are stored in host memory."""
     within_node: bool = False
-    """Whether each machine holds one copy of the weights, sharded over its ranks."""
+    """Whether each machine has a full copy of the weights, sharded over the ranks of the machine."""
     mixed_precision: str | None = None
     """The dtype of gathered weights and of the computation, `bf16` or `fp16`. None keeps the dtype of the weights."""
     activation_checkpointing: bool = False

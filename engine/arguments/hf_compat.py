@@ -141,7 +141,7 @@ class HFMethods:
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Run the block on the main process first, then on the others, for example to fill a shared cache.
+        """Run the block on the main process first, then on the other processes, for example to fill a shared cache.
 
         Args:
             local: Whether each machine has its own main process. False: only rank 0 is the main process.

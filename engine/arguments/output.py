@@ -45,7 +45,7 @@ class OutputArguments(Group):
 
 
 def working_folder() -> str:
-    """Return the working folder; an empty string if it was deleted."""
+    """Return the working folder; an empty string if the folder was deleted."""
     try:
         return os.getcwd()
     except OSError:

@@ -122,7 +122,7 @@ def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list
     Args:
         checkpoint: the checkpoint.
         problems: texts about the damage; empty if there is none.
-        pins: the reasons why checkpoints are never deleted, by step, as `pins_of` returns them.
+        pins: the result of `pins_of`: step -> the reasons why `prune` never deletes the checkpoint.
     """
     return {
         "step": checkpoint.step,

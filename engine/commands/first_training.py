@@ -81,8 +81,8 @@ def at_first_training(
         arguments: the arguments of the program.
         is_module: whether the program is a module.
         instead: the function to call instead of `train()`.
-        changed: receives the inputs of each Trainer that the program builds, and returns the inputs to build it with.
-            None keeps the inputs of the program.
+        changed: a function that receives the inputs of each Trainer that the program builds, and returns the inputs to
+            use instead. None: the Trainer uses the inputs of the program.
         of_transformers: whether the program imports its Trainer from transformers. If True, the program gets the
             Trainer of trainbus instead. A file that contains `transformers` but not `trainbus` is recognized without
             this option.
@@ -132,7 +132,8 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
         inputs: the values with which the program builds its Trainer.
         values: the training arguments to set: name -> value. Names that the arguments of the program do not have are
             skipped.
-        left_out: receives a callback or a callback class of the inputs, and returns whether to leave it out.
+        left_out: a function that receives a callback or a callback class of the inputs, and returns whether to leave
+            the callback out.
     """
     from ..search.hyperparameters import with_values
 

@@ -1,4 +1,4 @@
-"""Requests to a running training: the requests of `trainbus tell`, and the file that passes them to the run."""
+"""Requests to a running training: the requests of `trainbus tell`, and the file that passes requests to the run."""
 
 from __future__ import annotations
 

@@ -152,16 +152,16 @@ def build_optimizer(
             the function ignores these groups, and forms groups without weight decay from the parameters of `model`.
         lr: Learning rate.
         betas: Decay rates of the first and the second moment. For the Adam and Lion families.
-        eps: Added to the root of the second moment. For the Adam family only: rmsprop, adagrad and adafactor keep their
-            own default, unless `optim_args` sets it.
-        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw receive it.
+        eps: Added to the root of the second moment. For the Adam family only. rmsprop, adagrad and adafactor use the
+            `eps` of `optim_args`, or their own default.
+        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw use this value.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
         optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also
             applies only to groups that set no decay.
-        model: The model. GaLore and APOLLO need it. The 8-bit optimizers of bitsandbytes need it to keep 32-bit state
-            for embeddings.
-        target_modules: The linear layers that GaLore and APOLLO project, as `projected_groups` takes them.
+        model: The model, for GaLore, APOLLO and the 8-bit optimizers of bitsandbytes. These 8-bit optimizers use 32-bit
+            state for the embeddings of the model.
+        target_modules: The linear layers that GaLore and APOLLO project: `targets` of `projected_groups`.
 
     Raises:
         ArgumentError: The name or an option is unknown, an option cannot be read, no group has a parameter, the

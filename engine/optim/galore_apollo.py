@@ -1,4 +1,4 @@
-"""GaLore and APOLLO: optimizers that project gradients to a low rank. Parameter groups and checkpoint state for them.
+"""Parameter groups and checkpoint state for GaLore and APOLLO, optimizers that project gradients to a low rank.
 
 Sources: GaLore is Zhao et al., arXiv:2403.03507. APOLLO is Zhu et al., arXiv:2412.05270.
 """
@@ -44,7 +44,7 @@ def projected_groups(
 
     Args:
         model: The model. Only weights of `nn.Linear` layers are projected.
-        targets: "all-linear", or a selection of the layers as `is_target` takes it.
+        targets: "all-linear", or the layers in the form of `targets` of `is_target`.
         settings: Options of the group of projected weights.
 
     Raises:

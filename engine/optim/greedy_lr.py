@@ -55,8 +55,9 @@ class GreedyLR(LRScheduler):
         threshold_mode: "abs": the threshold is an absolute number. "rel": it is a fraction of the best metric.
         cooldown: Number of metrics to ignore after a reduction.
         warmup: Number of metrics to ignore after a raise.
-        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. Lower it if
-            your learning rate is below the default, as in fine-tuning. Otherwise the schedule can only raise the rate.
+        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. If your
+            learning rate is below 1e-3, as in fine-tuning, set a lower `min_lr`. With the default, the schedule could
+            then only raise the learning rate.
         max_lr: Highest learning rate, one value or one per group.
         eps: Smallest change of a learning rate. Smaller changes are skipped.
         verbose: Print a line for each change.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OptionReader = Callable[[str], Any]
-"""A function from the text of an option to its value. It raises `ValueError` for a wrong text."""
+"""A function that converts the text of an option to its value, and raises `ValueError` for a wrong text."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def polynomial(
     is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         lr_end: Final learning rate.
         power: 1 gives a straight line.
 
@@ -174,10 +174,10 @@ def cosine_with_min_lr(
     c is the factor of the function `cosine`. Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         num_cycles: Number of cosine waves.
         min_lr: Lowest learning rate.
-        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either this or `min_lr`.
+        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either `min_lr` or `min_lr_rate`.
 
     Raises:
         ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
@@ -208,10 +208,10 @@ def cosine_warmup_with_min_lr(
     `cosine_warmup_with_min_lr` of transformers.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         num_cycles: Number of cosine waves.
         min_lr: Lowest learning rate.
-        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either this or `min_lr`.
+        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either `min_lr` or `min_lr_rate`.
         warmup_lr_rate: Factor at the first step of the warmup. Default: 1 / num_warmup_steps.
 
     Raises:

@@ -46,7 +46,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Name for `lr_scheduler_type` -> a function of `schedule_factors`, or a scheduler class that steps with a metric."""
 
 METRIC_SCHEDULES = frozenset(name for name, entry in SCHEDULES.items() if isinstance(entry, type))
-"""Names of the schedules that step with a metric. A run with one of them needs evaluations."""
+"""Names of the schedules that step with a metric. A run with such a schedule needs evaluations."""
 
 _SET_BY_GET_SCHEDULER = frozenset({"step", "optimizer", "num_warmup_steps", "num_training_steps", "lr_init"})
 """Parameters that `get_scheduler` sets. The user sets all others, in `lr_scheduler_kwargs`."""
@@ -80,8 +80,8 @@ def get_scheduler(
         num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
         num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
         scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.
-        kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). They override
-            `scheduler_specific_kwargs`.
+        kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). An option in
+            `kwargs` overrides the same option in `scheduler_specific_kwargs`.
 
     Returns:
         For a name in `METRIC_SCHEDULES`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after every

@@ -56,7 +56,9 @@ def memory_explained(run: Run) -> Iterator[None]:
 
 
 def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
-    """Train with smaller and smaller batches until one fits. Each attempt starts from the same weights and RNG state.
+    """Train with smaller and smaller batches until a batch fits in memory.
+
+    Each attempt starts from the same weights and RNG states.
 
     Args:
         run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.

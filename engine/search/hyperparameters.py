@@ -173,7 +173,7 @@ class Search:
         If the training makes no evaluation, this method evaluates after the training.
 
         Args:
-            trial: the trial of the library. `model_init` receives the trial if it takes a parameter.
+            trial: the trial of the library, for a `model_init` that has a parameter.
             name: the name of the trial.
             values: the hyperparameters of the trial.
             reporter: a callback that stores the objective of the last evaluation.

@@ -1,4 +1,4 @@
-"""Checks of how a callback behaves in a run: it closes, reports errors, and does not change objects of others."""
+"""Checks that a callback releases its resources, lets errors through, and does not change objects of others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """Check that the callback closes its files, threads and hooks, and resets signal handlers, however a run ends."""
+    """Check that the callback closes files, threads and hooks and resets signal handlers, also after an error."""
     kept: list[Any] = []  # keeps the callbacks: Python closes a file to which nothing refers
     early: set[str] = set()
 
@@ -163,7 +163,7 @@ class NotedWeights:
         """Return the trained weights at the end of the run.
 
         Args:
-            early: the names of weights that a step changes before the update of the optimizer. Take them from the field
+            early: the names of weights that a step changes before the update of the optimizer. Read them from the field
                 `early` after a run without a fault. If a step fails before this update, the result has the new values
                 of these weights only. The other weights have the values from before the step.
         """

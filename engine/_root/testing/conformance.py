@@ -20,7 +20,7 @@ MODULES = (checks_basics, checks_repeats, checks_conduct, checks_processes)
 
 
 class NotJudged(Exception):
-    """Raised by a check that cannot run, because another check that it needs failed."""
+    """Raised in place of a check that cannot run, because a check that must pass first has failed."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     Args:
         only: the names of the checks to run. Empty: all checks.
         two_processes: if `only` is empty, whether the result includes the check that starts two processes.
-        expected_failed: the names of checks that may fail, each with a reason. They are not removed from the result.
+        expected_failed: the names of checks that may fail, each with a reason. The result contains these checks too.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

@@ -152,8 +152,8 @@ def observes(found: Subscription, subject: Subject) -> bool:
 
     Args:
         found: the handler.
-        subject: the callback under test. If its `reporter` is True or False, the result is this value. If its
-            `reporter` is None, the result is True for handlers in MEASURE and REPORT.
+        subject: the callback under test. If `subject.reporter` is True or False, the result is `subject.reporter`. If
+            `subject.reporter` is None, the result is True for handlers in MEASURE and REPORT, and False for others.
     """
     return found.slot.stage in OBSERVING if subject.reporter is None else subject.reporter
 
@@ -184,7 +184,7 @@ class Watch:
 
         Args:
             trainer: the trainer.
-            subject: the callback under test. Its `reporter` says which of its handlers may only observe the run: True
+            subject: the callback under test. `subject.reporter` decides which handlers must only observe the run: True
                 for all, False for none, None for the handlers in MEASURE and REPORT.
         """
         self.trainer, self.subject = trainer, subject

@@ -61,7 +61,7 @@ def parametrize_with_checks(
             `two_processes=True`.
         two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
         expected_failed: the checks whose cases are expected to fail. Each key is the name of a check, each value is the
-            reason why the callbacks may fail it.
+            reason why the callbacks may fail the check.
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:

@@ -19,7 +19,7 @@ class TinyRun:
     """The results of a small run."""
 
     trainer: Trainer
-    """The trainer. It is not ended, so it can train, evaluate and predict again."""
+    """The trainer. You can train, evaluate and predict with it again, because `Trainer.end()` was not called."""
     trace: Trace
     """The events, with the number of completed steps."""
     ledger: list[Entry]

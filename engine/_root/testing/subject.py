@@ -20,8 +20,8 @@ class Subject:
     """
 
     make: Callable[..., Any]
-    """A class, or a function that returns a new callback. If the function has a parameter `folder`, it receives a
-    folder to write to."""
+    """A class, or a function that returns a new callback. A function with a parameter `folder` receives a folder to
+    write to."""
     name: str = ""
     """The name in messages and test ids. Default: the name of the class or function. For a lambda: the class of its
     result."""
@@ -58,7 +58,7 @@ class Subject:
 def as_subject(given: Any, **options: Any) -> Subject:
     """Return a `Subject` from a class, a factory or a subject.
 
-    `options` are fields of the returned subject. A field that is None keeps its default.
+    `options` are fields of the returned subject. An option that is None changes nothing.
 
     Raises:
         TypeError: for an instance of a callback. The checks need several new instances.
@@ -75,7 +75,7 @@ def as_subject(given: Any, **options: Any) -> Subject:
 
 
 def _name_of(make: Callable[..., Any]) -> str:
-    """Return the name of a class or function. For a lambda, call it and return the name of the result's class."""
+    """Return the name of a class or function. For a lambda, return the name of the class of its result."""
     name: str = getattr(make, "__name__", type(make).__name__)
     if name != "<lambda>":
         return name

@@ -92,7 +92,7 @@ PLUGIN_SWITCHES = {"TRAINBUS_PLUGINS": "none", "TRAINBUS_DISABLE_PLUGINS": "all"
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Disable installed plugins in a `with` block: trainers that are built in it attach no plugin."""
+    """Disable installed plugins in a `with` block: trainers that are built in the block attach no plugin."""
     before = {name: os.environ.get(name) for name in PLUGIN_SWITCHES}
     os.environ.update(PLUGIN_SWITCHES)
     try:

@@ -47,7 +47,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
 
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
-    """Build the callbacks that a parsed text describes. Return them, and the problems of the text.
+    """Build the callbacks that a parsed text describes. Return the callbacks, and the problems of the text.
 
     If there is a problem, the list of callbacks is empty. The arguments `args` and `find` are the same as for `build`.
     """

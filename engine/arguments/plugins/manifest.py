@@ -156,7 +156,7 @@ def problems_of(plugin: Plugin) -> list[str]:
 def _problem_of_name(name: str) -> str:
     """Return the problem of a plugin's name; an empty string if there is none.
 
-    A name is a problem if texts and flags cannot contain it, or if it already has another meaning in them.
+    A name is a problem if texts and flags cannot contain the name, or if the name already has a meaning there.
     """
     remedy = "use letters, digits and underscores in the entry point"
     if "." in name and name.replace(".", "_").isidentifier():
@@ -179,9 +179,9 @@ def _handled_elsewhere() -> list[str]:
 
 
 def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
-    """Build the manifest of an installed package from its plugins, and return it with the path for its file.
+    """Build the manifest of an installed package from its plugins. Return the manifest and the path for its file.
 
-    The function imports the plugins. It writes no file.
+    The function imports the plugins, and writes no file.
 
     Args:
         package: the name of the distribution, or of a package that it installs.

@@ -147,9 +147,9 @@ class Joined:
 def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
     """Select the plugins that join a run, and build their callbacks.
 
-    If a plugin that joins every run cannot be loaded, built or attached, a warning names it, and the run continues
-    without it. An installed package can therefore not break a run. For a plugin that the run names, the same problem
-    raises an error.
+    If a plugin that joins every run cannot be loaded, built or attached, the function logs a warning, and the run
+    continues without the plugin. An installed package can therefore not break a run. For a plugin that the run names,
+    the same problem raises an error.
 
     Args:
         args: the training arguments.
@@ -194,7 +194,7 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 def _ambiguous(selection: Selection) -> list[str]:
     """Return a problem for each plugin that the run names and that several packages offer.
 
-    If several packages offer a plugin that joins every run, and the run does not name it, log a warning instead.
+    If several packages offer a plugin that joins every run, and the run does not name the plugin, log a warning.
     """
     problems = []
     for name, offers in duplicates().items():
@@ -212,7 +212,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run by itself, and the settings of this run do not turn it off.
+    """Return whether a plugin joins every run, and no setting of this run leaves the plugin out.
 
     The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
     """
@@ -230,7 +230,7 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 
 
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
-    """Build the callbacks of a plugin with the options in `spec`. Return them, and the problems of the options.
+    """Build the callbacks of a plugin with the options in `spec`. Return the callbacks, and problems of the options.
 
     If the plugin joins every run (`auto`) and has a problem, log a warning and return two empty lists.
     """
