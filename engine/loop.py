@@ -47,7 +47,7 @@ WORK: dict[Flag, str] = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_s
 
 
 class StepBatches(Protocol):
-    """The batches of one optimizer step. `Window` of `engine/data/feed.py` implements this protocol."""
+    """The batches of one optimizer step: a `Window` in a training, a `VirtualWindow` in a preview."""
 
     batches: int
     """The number of batches of the step on this rank."""

@@ -111,7 +111,8 @@ class Run:
     step: StepRecord
     """The record of the current step. Between two steps: the record of the finished step."""
     evaluation: EvaluationRecord
-    """The record of the current evaluation. In a nested evaluation: the inner record. Otherwise: the last record."""
+    """The record of the current evaluation; if evaluations are nested, of the inner evaluation. Between evaluations:
+    the record of the last evaluation."""
     session: SessionRecord
     """The record of the current session. Outside of a session: the record of the last session."""
 
@@ -251,7 +252,10 @@ class Run:
         self.step.batch = self.step.outputs = None
 
     def release(self) -> None:
-        """With several processes, drop all objects that refer to the process group, such as the wrapped model."""
+        """With several processes, drop all objects that refer to the process group, such as the wrapped model.
+
+        In a single process, do nothing.
+        """
         if not self.ranks.single_process:
             self.unwrap()
             self.session.seams = Seams()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainingStep(Protocol):
-    """Forward and backward of one batch: `Trainer.training_step`, or the function that fills the seam `train_batch`.
+    """Forward and backward of one batch: `Trainer.training_step`, or the function that the seam `train_batch` returns.
 
     A call returns the detached loss, divided by the number of batches of the step.
     """

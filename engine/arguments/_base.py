@@ -27,7 +27,8 @@ def arg(default: T, help: str, **meta: Any) -> T:
 
             - `choices`: an Enum, a tuple or a mapping with all valid values. The value of a member of the Enum becomes
               the member.
-            - `enum`: an Enum whose members replace their values, if `choices` is not an Enum. Other values stay.
+            - `enum`: an Enum, for `choices` that are not an Enum. The value of one of its members becomes the member.
+              Other values stay.
             - `path=True`: accept path objects and expand `~`.
             - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.

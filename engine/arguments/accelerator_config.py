@@ -33,7 +33,8 @@ ALWAYS: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_seedable_sampler": ((True,), "the order always follows from the seed and the epoch, so remove it."),
     "use_configured_state": ((True, False), _REMOVE),
 }
-"""Key -> its supported values with any number of processes, and the remedy for other values."""
+"""Key -> its supported values, and the remedy for other values. On several ranks, an entry of `ONLY_ALONE` replaces the
+entry for the same key."""
 
 ACCUMULATION: dict[str, str] = {
     "num_steps": "The value of `gradient_accumulation_steps`.",

@@ -13,7 +13,7 @@ def _same(value: Any) -> Any:
 
 
 class Alias(NamedTuple):
-    """The argument that an alias stands for."""
+    """The argument that an alias stands for, and the conversion of its values."""
 
     new: str
     """Name of the argument. Empty if the alias has no effect, because trainbus has only one behavior."""

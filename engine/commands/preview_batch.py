@@ -29,8 +29,8 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
         resume: the value of `resume_from_checkpoint`.
 
     Returns:
-        A dict with `report`, a `DryBatchReport` or None if the dry batch did not run, and `error`, the text of the
-        error that ended the training; empty without an error.
+        A dict with two keys. `report`: a `DryBatchReport`, or None if the dry batch did not run. `error`: the text of
+        the error that ended the training, or an empty string.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 

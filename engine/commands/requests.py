@@ -15,10 +15,10 @@ from ...events.errors import ArgumentError, nearest
 from ...events.triggers import every
 
 FILE = "tell"
-"""The name of the file in the output folder. Each of its lines is a JSON list of requests."""
+"""The name of the file in the output folder that passes requests to the run. Each line is a JSON list of requests."""
 
 FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
-"""A request of one word -> the flag of the control that it raises."""
+"""A request of one word -> the flag that the request raises."""
 
 WORK = ("log", "evaluate", "save")
 """The kinds of work whose interval a request can set, as in `every save 200`."""

@@ -31,7 +31,7 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
 """Field of the status file -> its type. Every run writes these fields."""
 
 PARTS = 5
-"""The largest number of parts of the training time that the command prints. It prints the longest parts."""
+"""The largest number of parts of the training time that the command prints. The longest parts are printed."""
 
 
 def add_to(commands: Any) -> None:

@@ -61,8 +61,9 @@ def parameter_groups(
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
     Both groups exist even if one is empty. A parameter therefore has the same number in a saved optimizer state as with
-    transformers. If the parameters are on several device meshes (FSDP2 with ignored parameters, tensor parallelism),
-    each group is split into one group per mesh, and empty groups are left out. One fused update cannot span meshes.
+    transformers. The parameters may be on several device meshes (FSDP2 with ignored parameters, tensor parallelism).
+    Then each group is split into one group per mesh, and empty groups are left out, because one fused update cannot
+    span meshes.
 
     Args:
         model: The model.
@@ -164,8 +165,8 @@ def build_optimizer(
         target_modules: The linear layers that GaLore and APOLLO project: `targets` of `projected_groups`.
 
     Raises:
-        ArgumentError: The name or an option is unknown, an option cannot be read, no group has a parameter, the
-            optimizer cannot be built by name, `model` is missing, or no layer matches `target_modules`.
+        ArgumentError: The name or an option is unknown, or an option cannot be read. No group has a parameter. The
+            optimizer cannot be built by name. `model` is missing. No layer matches `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -323,7 +324,10 @@ def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., 
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
-    """Register every embedding with bitsandbytes for 32-bit state. 8-bit state is unstable there (arXiv:2110.02861)."""
+    """Register every embedding with bitsandbytes for 32-bit state.
+
+    For embeddings, training with 8-bit state is unstable (arXiv:2110.02861).
+    """
     manager = importlib.import_module("bitsandbytes").optim.GlobalOptimManager.get_instance()
     for module in model.modules():
         if isinstance(module, nn.Embedding):

@@ -38,8 +38,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def memory_explained(run: Run) -> Iterator[None]:
     """In a `with` block, replace torch's out-of-memory error with an error that names the remedy.
 
-    The error is replaced only on several ranks with `auto_find_batch_size`. One of several ranks cannot start again
-    with a smaller batch as a single process does, because the other ranks may be inside a collective of the same step.
+    The error is replaced only on several ranks with `auto_find_batch_size`. A single process starts again with a
+    smaller batch. One of several ranks cannot start again, because the other ranks may be inside a collective of the
+    same step.
 
     Raises:
         ArgumentError: if a batch does not fit in memory, on several ranks with `auto_find_batch_size`.

@@ -130,7 +130,7 @@ class Search:
     hp_name: Callable[[Any], str] | None
     """A function that receives a trial and returns the name of the trial. None: the name is `run-<run_id>`."""
     options: dict[str, Any]
-    """Further options for the library: the keyword arguments of `Trainer.hyperparameter_search`."""
+    """Options for the library: the additional keyword arguments of `Trainer.hyperparameter_search`."""
 
     @property
     def args(self) -> TrainingArguments:

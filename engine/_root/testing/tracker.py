@@ -37,7 +37,7 @@ class FakeSession(ServiceSession):
 class FakeTracker(ServiceTracker):
     """A tracker that stores the values that a run reports in memory.
 
-    Use it in a test to see the values that your callback logs, in the form in which a tracker receives them.
+    Use the tracker in a test to see the values that your callback logs, in the form in which a tracker receives them.
     """
 
     service: ClassVar[str] = "Fake"

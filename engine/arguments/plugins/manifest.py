@@ -123,7 +123,7 @@ def problems_of(plugin: Plugin) -> list[str]:
 
     - the plugin can be imported, and offers a callback class or a function,
     - its events, parameters and annotations are valid,
-    - this trainbus has the version of the callback interface that it requires (`requires`),
+    - this trainbus has the version of the callback interface that the plugin requires (`requires`),
     - its manifest is not outdated,
     - runs can use its name, and no other package offers the same name.
     """

@@ -16,7 +16,7 @@ from .text import split, unknown_name
 
 _ROOT = __name__.partition(".")[0]
 NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
-"""Public names that no text can name: base classes of callbacks, and classes that are not callbacks."""
+"""Public names that get no name for texts: base classes of callbacks, and classes that are not callbacks."""
 
 
 def snake_case(name: str) -> str:

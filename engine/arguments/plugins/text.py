@@ -93,8 +93,8 @@ def as_texts(value: Any) -> Any:
     """Convert callbacks in any notation to a list of texts. Return a value in an unknown notation unchanged.
 
     Args:
-        value: a text with one or more callbacks; a dict with a dict of options for each callback name; a list of texts
-            and dicts; or None, which gives an empty list.
+        value: a text with one or more callbacks, a dict of callback name -> dict of options, or a list of such texts
+            and dicts. None gives an empty list.
     """
     if value is None:
         return []
