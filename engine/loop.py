@@ -1,7 +1,8 @@
 """The training loop: a state machine that announces the events of a run.
 
-The loop takes the batches of each step from a source, makes the step and announces the events. After each step and
-epoch, it announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other work.
+The loop gets the batches of each step from a source, makes the step and announces the events. After each step and
+epoch, the loop announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other
+work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .data.position import Position
 
 
 class Phase(Enum):
-    """The phases of a run."""
+    """The phases of a training. `NEXT` lists which phase may follow which."""
 
     BEGIN = "begin"
     EPOCH = "epoch"
@@ -42,37 +43,37 @@ NEXT: dict[Phase, frozenset[Phase]] = {
 """The phases that may follow each phase. `make docs` draws the diagram in docs/tour.md from this table."""
 
 WORK: dict[Flag, str] = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_save_due")))
-"""Flag -> the event in which callbacks do the work of this flag."""
+"""Flag -> the event whose handlers do the work that the flag requests, such as writing a checkpoint."""
 
 
 class StepBatches(Protocol):
-    """The batches of one optimizer step."""
+    """The batches of one optimizer step: a `Window` in a training, a `VirtualWindow` in a preview."""
 
     batches: int
-    """The number of batches on this rank."""
+    """The number of batches of the step on this rank."""
     rows: int
-    """The number of samples, over all ranks."""
+    """The number of samples of the step, over all ranks."""
 
 
 class BatchSource(Protocol):
-    """The source of the batches of each step."""
+    """The source of the batches of each step: `Feed` in a training, `VirtualFeed` in a preview."""
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to a position in the data: the number of the epoch, and the number of its batches to skip."""
+        """Start an epoch, and skip its first `batches_done` batches. Epochs count from 0."""
 
     def take(self) -> Any | None:
-        """Return the batches of the next step, or None at the end of the epoch."""
+        """Return the batches of the next step as a `StepBatches`, or None at the end of the epoch."""
 
 
 class StepMaker(Protocol):
-    """Makes an optimizer step from its batches."""
+    """Makes an optimizer step from its batches: `Stepper` in a training, `VirtualStepper` in a preview."""
 
     def step(self, window: Any) -> None:
-        """Make the step."""
+        """Make one optimizer step from the batches that `BatchSource.take` returned."""
 
 
 class Loop:
-    """The state machine of a training. `run()` goes from phase to phase until the phase is DONE."""
+    """The state machine of a training. `run()` executes one phase after the other until the phase is DONE."""
 
     def __init__(
         self,
@@ -96,9 +97,10 @@ class Loop:
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.
             epochs: the maximum number of epochs.
-            batches_per_epoch: batches of one rank in a whole epoch. `state.epoch` is computed from it.
-            position: the position in the data at which the loop begins. The loop advances it.
-            agree: makes all ranks agree on the raised flags. It does nothing in a single process.
+            batches_per_epoch: batches of one rank in a whole epoch. The loop computes `state.epoch` from this number.
+                If `position.length` is set, the loop uses `position.length` instead.
+            position: the position in the data at which the loop begins. The loop advances the position.
+            agree: a function that makes all ranks agree on the raised flags. In a single process, it does nothing.
         """
         self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
         self.epochs, self.batches_per_epoch, self.position, self.agree = epochs, batches_per_epoch, position, agree
@@ -187,7 +189,7 @@ class Loop:
         self._batches = None
 
     def _serve(self) -> None:
-        """Announce the events of the raised flags, in the order of `SERVED`. Their handlers do the work."""
+        """Announce the event of each raised flag, in the order of `SERVED`. The handlers of the event do the work."""
         self.agree(self.control)
         if not self.control.pending:
             return

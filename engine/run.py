@@ -73,9 +73,9 @@ class Run:
     processing_class: Any
     """The tokenizer or processor of the model."""
     optimizer: Any
-    """The optimizer; None before the first training."""
+    """The optimizer; None before the first training. On several ranks, also None after `release()`."""
     lr_scheduler: Any
-    """The learning-rate schedule; None before the first training."""
+    """The learning-rate schedule; None before the first training. On several ranks, also None after `release()`."""
     ranks: Ranks
     """This process and its process group."""
     services: Services
@@ -85,9 +85,9 @@ class Run:
     activity: Activity
     """The activity of this process, for error reports."""
     plugins: Sequence[str]
-    """One line for each plugin that is attached, or that a setting left out. The lines are equal on all ranks."""
+    """One line for each plugin that is attached or that a setting leaves out. The lines must be equal on all ranks."""
     storage: Storage
-    """The place where checkpoints are: the output folder."""
+    """Writes, lists and deletes checkpoints: a `Disk`, which uses the output folder. A preview uses another storage."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
     eval_loaders: PersistentLoaders
@@ -97,23 +97,24 @@ class Run:
     run_id: str
     """The identity of the run. A resumed run keeps it."""
     logs: dict[str, Any]
-    """The values of the current log. Handlers that run before REPORT may add to them."""
+    """The values of the current log. Handlers that run before REPORT may add values."""
     requested_by: frozenset[str]
     """The ids of the callbacks whose request the run serves now."""
     prediction: Any = None
     """Predictions and labels of an evaluation batch. Handlers of `on_prediction_step` receive them; None elsewhere."""
     saved_step: int = 0
-    """The step of the save or evaluation after which a checkpoint was deleted, in `on_delete`; 0 elsewhere."""
+    """In `on_delete`: the step of the save or evaluation after which the run deleted the checkpoint. Else 0."""
     checkpoint: Any
-    """The checkpoint that is being written or was restored."""
+    """The last checkpoint that the run wrote, is writing or resumed from; None if there is none."""
     run: Run
-    """The record itself, for handlers that name `run`."""
+    """This `Run` itself, for handlers with a parameter `run`."""
     step: StepRecord
-    """The current step, or the last one."""
+    """The record of the current step. Between two steps: the record of the finished step."""
     evaluation: EvaluationRecord
-    """The innermost open evaluation, or the last one."""
+    """The record of the current evaluation; if evaluations are nested, of the inner evaluation. Between evaluations:
+    the record of the last evaluation."""
     session: SessionRecord
-    """The current session, or the last one."""
+    """The record of the current session. Outside of a session: the record of the last session."""
 
     batch: Any = _of("step.batch")
     loss: Any = _of("step.loss")
@@ -187,7 +188,7 @@ class Run:
         self.model_wrapped = model
 
     def unwrap(self) -> None:
-        """Call the user's model from now on."""
+        """Make the run call the user's model without a wrapper."""
         self.model_wrapped = self.model
 
     def replace_model(self, model: nn.Module) -> None:
@@ -211,7 +212,7 @@ class Run:
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Set the `grad_norm` and `learning_rate` of the last step to the values in a dict. A missing key sets None."""
+        """Set `grad_norm` and `learning_rate` of the last step from a dict. A missing key sets the value to None."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -223,15 +224,21 @@ class Run:
         self.step.grad_norm = norm
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
-        """Restore these RNG states before the next batch is taken."""
+        """Store the RNG states that a resumed run restores before its first batch."""
         self.session.randomness = rng_states
 
     def rng_states(self) -> dict[str, Any]:
-        """Return the RNG states of Python, numpy and torch. The key `own` has those of data, collator and sampler."""
+        """Return the RNG states of Python, numpy and torch.
+
+        The key `own` has the states of the generators of dataset, collator and sampler.
+        """
         return {**random_states(), "own": self.services.data_generators().read()}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
-        """Restore what `rng_states` returned."""
+        """Restore the RNG states that `rng_states` returned.
+
+        If the dataset, the collator or the sampler lacks a generator that has a state, log a warning.
+        """
         restore_random_states(dict(states))
         if missing := self.services.data_generators().restore(states.get("own", {})):
             logger.warning(
@@ -245,7 +252,10 @@ class Run:
         self.step.batch = self.step.outputs = None
 
     def release(self) -> None:
-        """With several processes, drop all objects that refer to the process group, such as the wrapped model."""
+        """With several processes, drop all objects that refer to the process group, such as the wrapped model.
+
+        In a single process, do nothing.
+        """
         if not self.ranks.single_process:
             self.unwrap()
             self.session.seams = Seams()
@@ -260,7 +270,9 @@ class Run:
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Set `run.evaluation` to a new record in a `with` block. Then restore the record of an outer evaluation.
+        """Set `run.evaluation` to a new record in a `with` block.
+
+        After the block of a nested evaluation, `run.evaluation` is the record of the outer evaluation again.
 
         Args:
             prefix: the prefix of the metric names.
@@ -287,7 +299,10 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics by which callbacks decide, if `step` is the last evaluated step; else an empty dict."""
+        """Return the metrics that callbacks decide from, such as `eval_loss`, if they were measured at this step.
+
+        If `step` is not the last step with such metrics, return an empty dict.
+        """
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -331,9 +346,10 @@ class Run:
         return self.services.evaluate(**options)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the full gradients of the step by name, also of sharded parameters. Call it on every rank.
+        """Return the full gradients of the step: parameter name -> gradient. Shards are gathered.
 
-        Handlers of `on_gradients` to `on_optimizer_step` can call it. Parameters without a gradient are left out.
+        Call this method on every rank, in a handler of an event from `on_gradients` to `on_optimizer_step`. The dict
+        lacks parameters without a gradient.
         """
         return self.seams.full_gradients(self.model)
 
@@ -356,7 +372,13 @@ class Run:
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count of a clock: the step in progress, the finished steps, the epoch, or the announcements."""
+        """Return the number that a clock shows now.
+
+        Args:
+            clock: STEP for the current step, STEPS_DONE for the number of finished steps, EPOCH for the current epoch,
+                or CALLS. The first step and the first epoch are 1.
+            calls: the number of announcements of the event, which the method returns for CALLS.
+        """
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:
@@ -376,7 +398,10 @@ class Run:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether only callbacks with `INTERRUPTS` request a stop. A later session then continues the run."""
+        """Return whether a stop is requested, and only by callbacks with the capability `INTERRUPTS`.
+
+        A later session then continues the run.
+        """
         stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
 

@@ -1,6 +1,6 @@
 """The seams: parts of a step that callbacks can replace. Each seam has a default.
 
-Callbacks fill seams during `on_setup`. If two callbacks fill the same seam, this is an error.
+Callbacks fill seams during `on_setup`. If two callbacks fill the same seam, `Seams.fill` raises an error.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Clip gradients to `max_norm` and return their norm before clipping. With 0, only measure the norm.
+    """Clip gradients to `max_norm` and return their norm before clipping. With `max_norm=0`, only measure the norm.
 
-    The result is the result of `torch.nn.utils.clip_grad_norm_` with the norm type 2, bit for bit. If all gradients are
-    dense and have one device and one dtype, the function calls the kernels of torch directly. For a small model this
-    saves half of the time.
+    Gradients and norm equal the results of `torch.nn.utils.clip_grad_norm_` with norm type 2, bit for bit. If all
+    gradients are dense and have one device and one dtype, the function calls the kernels of torch directly. For a
+    small model, the direct calls take half the time.
     """
     gradients = [weight.grad for weight in parameters if weight.grad is not None]
     if not _are_one_group(gradients):
@@ -62,7 +62,11 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
 
 
 def _are_one_group(gradients: list[torch.Tensor]) -> bool:
-    """Return whether the gradients are dense, are not part of a graph, and have one device and one dtype."""
+    """Return whether `clip_gradients` can call the kernels of torch directly.
+
+    There must be a gradient. All gradients must be dense, outside of any autograd graph, and of one device and one
+    dtype. The device type must be one of `GROUPED_TYPES`.
+    """
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False
     groups = torch._C._group_tensors_by_device_and_dtype([[*gradients]], False)
@@ -148,12 +152,13 @@ class Seams:
     function."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
     """Return the context around forward and backward of a batch. Receives the model, and whether the batch is the last
-    of its step, so that gradients are reduced only then. Default: no effect."""
+    of its step. A wrapper such as DDP reduces gradients only in the last batch. Default: no effect."""
     train_batch: Callable[[Any], Any]
-    """Wrap forward and backward of a batch, to skip it for example. Receives the function that makes them, a
-    `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the function itself."""
+    """Replace the function that runs forward and backward of a batch, for example to skip batches. Receives this
+    function, a `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the same function."""
     backward: Callable[..., None]
-    """Backpropagate a loss. Takes the options of `torch.Tensor.backward`, which is the default."""
+    """Backpropagate a loss. Receives the loss and the options of `torch.Tensor.backward`. Default: call
+    `loss.backward` with these options."""
     clip: Clip
     """Clip gradients to a norm and return the norm before clipping. Default: `clip_gradients`."""
     step: Callable[[Optimizer], bool]
@@ -162,7 +167,7 @@ class Seams:
     zero_grad: Callable[[list[nn.Parameter]], None]
     """Clear the gradients of parameters. Default: set them to None."""
     scaler: Scaler | None
-    """Scales the loss, so that float16 gradients do not underflow. Default: None."""
+    """Scales the loss, so that float16 gradients do not underflow. Default: None, which scales nothing."""
     autocast: Callable[[], AbstractContextManager[Any]]
     """Return the autocast context for computations outside of the model's forward. Default: no autocast."""
     optimizer_state: Callable[[Optimizer], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Sessions: when a session ends, all its resources are closed. An error that ends it is raised after that."""
+"""Sessions: at its end, a session closes all its resources. If an error ended the session, it is raised after that."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def session(run: Run, mode: str) -> Iterator[None]:
-    """Enclose a training, an evaluation or a prediction in a session. Inside an open session, this does nothing.
+    """Enclose a training, an evaluation or a prediction in a session. Inside an open session, the context does nothing.
 
     For evaluation and prediction, the session announces `on_setup`. A training announces `on_setup` itself, after it
     built the loader and before it builds the optimizer. If an error ends the session, the session announces
-    `on_exception`. It always announces `on_close` at the end.
+    `on_exception`. At its end, the session always announces `on_close`.
 
     Args:
         run: the run.
@@ -58,7 +58,7 @@ def session(run: Run, mode: str) -> Iterator[None]:
 
 
 def _drop_requests(run: Run) -> None:
-    """Drop requests that this session did not serve, so that the next session does not start with them."""
+    """Drop all raised flags at the end of a session, so that the next session starts without requests."""
     control, speaking = run.control, run.control.speaking
     before, speaking.author = speaking.author, "run"
     for flag in filter(control.raised, FLAGS):

@@ -1,4 +1,4 @@
-"""The Stepper: the arithmetic of one optimizer step. The loop calls it. Callbacks change it through seams."""
+"""The Stepper, which makes each optimizer step of a training. Callbacks change the step through seams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class TrainingStep(Protocol):
-    """Forward and backward of one batch. Returns the detached loss, divided by the number of batches of the step."""
+    """Forward and backward of one batch: `Trainer.training_step`, or the function that the seam `train_batch` returns.
+
+    A call returns the detached loss, divided by the number of batches of the step.
+    """
 
     def __call__(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor: ...
 
@@ -47,15 +50,15 @@ class Stepper:
         Args:
             run: the record. The stepper writes `run.step`.
             training_step: forward and backward of one batch.
-            count_items: a function that returns the number of label items of a step. It returns None if the loss does
-                not use this number.
-            max_grad_norm: the norm to clip gradients to; 0 only measures it.
-            filter_nonfinite: leave non-finite losses out of the logged average.
+            count_items: a function that returns the number of label items of a step, or None if the loss does not use
+                this number.
+            max_grad_norm: the norm to clip gradients to. With 0, the stepper measures the norm and does not clip.
+            filter_nonfinite: whether the logged average excludes NaN and infinite losses.
             agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
                 nothing.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
-            learning_rate: a function that returns the learning rate of the update. Default: the rate of the first
-                parameter group.
+            learning_rate: a function that returns the learning rate of the step, for logs. Default: the learning rate
+                of the first parameter group.
             unclipped_parameters: the extra parameters that are neither clipped nor counted in the gradient norm.
         """
         self.run = run
@@ -75,12 +78,12 @@ class Stepper:
         # A schedule that reads a metric does not step here. It steps after an evaluation.
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
-        """The number of batches of the current step. A loss that is a mean over its batch is divided by it."""
+        """The number of batches of the current step. A loss that is a mean over its batch is divided by this number."""
         self.completing = True
         """Whether the current batch is the last of its step."""
 
     def step(self, window: Window) -> None:
-        """Make one optimizer step from its batches, the window: forward and backward of each batch, then the update."""
+        """Make one optimizer step: run forward and backward of each batch in `window`, then update the weights."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
         record, activity, marks = run.step, self.activity, self.marks
         named = run.bus.named  # read in each step, because a handler may be attached during the run

@@ -50,33 +50,34 @@ logger = logging.getLogger(__name__)
 
 
 class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, IntrospectionMethods, HFCompatMethods):
-    """Trains, evaluates and predicts. It announces every event of the run to a list of callbacks.
+    """Trains, evaluates and predicts, and announces every event of the run to its callbacks.
 
-    Its methods are in `engine/api/`, one file per subject.
+    The methods of the class are in `engine/api/`, one file per subject.
 
     Args:
-        model: a torch module that returns its loss. With `criterion` or `compute_loss_func`, it returns logits instead.
+        model: a torch module that returns its loss. With `criterion` or `compute_loss_func`, the module returns logits.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
-        data_collator: converts a list of samples to a batch. The default pads with `processing_class` if this has a
-            method `pad`, and stacks tensors otherwise.
+        data_collator: converts a list of samples to a batch. If `processing_class` has a method `pad`, the default
+            collator pads with this method. Otherwise the default collator stacks tensors.
         train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. It may also be a
-            `pandas.DataFrame`, or the path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file. Their rows are
-            the samples.
+            `pandas.DataFrame`, or the path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file. Each row of the
+            table or file is a sample.
         eval_dataset: a dataset for evaluation, in the same forms as `train_dataset`, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
-        model_init: a function that returns a new model. Pass it in place of `model`. Each `train()` calls it. If it has
-            a parameter, it receives the trial of a hyperparameter search, or None outside of a search.
-        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It must divide by the number of items.
-        compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
-            metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
-            not -100.
-        callbacks: callbacks, or callback classes. The stage of a handler decides when it runs. The order of the list
-            matters only within a stage.
-        optimizers: an optimizer and a schedule that replace the ones in `args`. Either may be None.
+        model_init: a function that returns a new model, to pass in place of `model`. Each `train()` calls the function.
+            A function with a parameter receives the trial of a hyperparameter search, or None outside of a search.
+        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. The function must divide the loss by the
+            number of items.
+        compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls the function once, with all
+            predictions. With `batch_eval_metrics`, an evaluation calls the function after each batch. A metric of the
+            library `evaluate` also works: it receives the argmax of the logits, and the labels that are not -100.
+        callbacks: callbacks, or callback classes. The stage of a handler decides when the handler runs. The order of
+            the list matters only within a stage.
+        optimizers: an optimizer and a schedule, in place of the ones that `args` selects. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
         preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
-        criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. It receives no
-            `num_items_in_batch`. If the criterion or `compute_loss_func` is a module, it is trained too: its
+        criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. The criterion
+            receives no `num_items_in_batch`. A `criterion` or `compute_loss_func` that is a module is trained too: its
             parameters are updated, clipped, saved and resumed. Other parameters that the user adds to the optimizer of
             `optimizers` are trained, but not clipped.
         tokenizer: the older name of `processing_class`.

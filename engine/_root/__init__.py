@@ -289,12 +289,13 @@ _EXTRAS = {
     "ShardedDDP": "sharded_ddp", "SwanLab": "swanlab", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",
 }  # fmt: skip
-"""Class -> its name in `integrations.INTEGRATIONS`. `integrations.load` imports it, or names the missing extra."""
+"""Class -> its name in `integrations.INTEGRATIONS`. `integrations.load` imports the class. If the package of the class
+is not installed, the error of `integrations.load` names the extra to install."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = ["__version__", *_MODULE_OF]
-"""What `from trainbus import *` imports. It leaves out the integrations, because their packages may be missing."""
+"""The names that `from trainbus import *` imports. Integrations are left out, because their packages may be missing."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Former module paths and former names. Each old name imports its replacement, so older programs keep working.
 
 The import hook of `trainbus/__init__.py` asks this module for every `trainbus.*` import. A test imports every name of
-`tests/public_names.txt`; it fails if a rename has no row here.
+`tests/public_names.txt`. The test fails if a renamed module or name has no entry in the tables of this module.
 """
 
 from __future__ import annotations
@@ -332,7 +332,8 @@ _IN_PRESENT_PACKAGES = {
     f"{FORMER[parent]}.{child}": FORMER[f"{parent}.{child}"]
     for parent, _, child in (path.rpartition(".") for path in FORMER) if parent in FORMER
 }  # fmt: skip
-"""Former module name in its present package -> present path. `from former.package import former_module` needs it."""
+"""Former module name in its present package -> present path. `from former.package import former_module` needs these
+entries."""
 
 
 class _Alias(Loader):
@@ -383,7 +384,7 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec for a former path, or for a module with former names in it; None for any other.
+    """Return the import spec for a former path, or for a module that has former names; None for any other module.
 
     Args:
         name: the full name of the module.

@@ -16,7 +16,7 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Build the `__getattr__`, the `__dir__` and the `__all__` of a package that re-exports names of its modules.
 
-    Python reads `__dir__` to suggest the nearest name for an unknown one.
+    Python reads `__dir__` to suggest the nearest name if a name is unknown.
 
     Args:
         package: the name of the package: its `__name__`.

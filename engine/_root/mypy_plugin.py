@@ -1,8 +1,8 @@
 """A mypy plugin that checks the annotations of handlers against the catalogue of events.
 
 mypy refuses a method with fewer parameters than the method that it overrides, but a handler names only the parameters
-that it needs. So the handlers of `Callback` are declared to take anything, and mypy alone does not find a wrong
-annotation. With this plugin, mypy reports a wrong annotation as an error.
+that it needs. Therefore `Callback` declares its handlers with parameters of any type, and mypy alone does not find a
+wrong annotation in a subclass. With this plugin, mypy reports a wrong annotation as an error.
 Add to the configuration of mypy:
 
     [mypy]
@@ -28,7 +28,10 @@ class HandlerPlugin(Plugin):
     """Checks the handlers of every subclass of `Callback`."""
 
     def get_base_class_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
-        """Return the check for a subclass of a callback."""
+        """Return `check_handlers` if `fullname` is `Callback` or a subclass of it; None for any other class.
+
+        mypy calls this method for each base class of a class.
+        """
         found = self.lookup_fully_qualified(fullname)
         base = found.node if found is not None else None
         is_callback = isinstance(base, TypeInfo) and any(cls.fullname == CALLBACK for cls in base.mro)

@@ -1,4 +1,4 @@
-"""`TrainingArguments`: the arguments of a training run. Each file of this folder holds one group of them."""
+"""`TrainingArguments`: the arguments of a training run. The files of this folder declare them in groups."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class TrainingArguments(
 ):
     """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
-    Values stay as the user writes them, except a few that transformers converts too: `report_to` becomes a list, for
-    example. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+    Most values stay as the user writes them. Some values are converted, as in transformers: for example, `report_to`
+    becomes a list. Derived values are properties: `device`, `train_batch_size`, `given`, ...
 
     Raises:
         ArgumentError: Lists all problems of the call at once.
@@ -118,7 +118,7 @@ class TrainingArguments(
         vars(self)["_checked"] = True
 
     def _check_assigned(self, name: str, value: Any) -> None:
-        """Refuse a value that is invalid by itself, when it is assigned to a field after construction.
+        """Refuse a value that is invalid by itself. Each assignment to a field after construction calls this method.
 
         A value that conflicts with other fields is allowed, because the other fields may be assigned next.
 
@@ -163,7 +163,7 @@ class TrainingArguments(
         )
 
     def fallbacks(self) -> dict[str, Any]:
-        """Return the values of fields that are not set, by name. These values depend on other fields."""
+        """Return the values that replace None in fields: field name -> value. The values depend on other fields."""
         follows_metric = self.load_best_model_at_end or self.lr_scheduler_type in METRIC_SCHEDULES
         watched = "loss" if follows_metric else None
         metric = self.metric_for_best_model or watched
@@ -181,7 +181,7 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. If a value has the wrong type, further checks use its default instead."""
+        """Yield all problems of the values. If a value has the wrong type, further checks use the field's default."""
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()

@@ -13,8 +13,8 @@ from ...events.errors import ArgumentError
 T = TypeVar("T")
 
 _READER = "(import HfArgumentParser from trainbus)"
-"""A key of the metadata of each field. The parser of transformers refuses this key. The error of the parser shows the
-text, so the user reads which parser to use."""
+"""A key of the metadata of each field. The `HfArgumentParser` of transformers raises an error for this unknown key. The
+error shows the key, so the user reads which parser to use."""
 
 
 def arg(default: T, help: str, **meta: Any) -> T:
@@ -25,12 +25,14 @@ def arg(default: T, help: str, **meta: Any) -> T:
         help: The text that `--help` and the reference page show.
         meta: How values are read:
 
-            - `choices`: an Enum, a tuple or a mapping with all valid values.
-            - `enum`: an Enum. If a valid value is the value of a member, it becomes the member.
+            - `choices`: an Enum, a tuple or a mapping with all valid values. The value of a member of the Enum becomes
+              the member.
+            - `enum`: an Enum, for `choices` that are not an Enum. The value of one of its members becomes the member.
+              Other values stay.
             - `path=True`: accept path objects and expand `~`.
             - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.
-            - `none=True`: replace None by the default. Other trainers use None for some arguments.
+            - `none=True`: replace None with the default. Other trainers use None for some arguments.
             - `texts=True`: convert callbacks in any notation to a list of texts.
             - `repeats=True`: if the command line has the option several times, join the lists of values.
     """
@@ -57,8 +59,7 @@ class Group:
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
     """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
 
-    Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so only a
-    rule for valid values reports NaN.
+    Write the rule for valid values, such as `n >= 1`. NaN fails every comparison, so such a rule also reports NaN.
     """
     for name in names:
         value = getattr(group, name)

@@ -28,8 +28,8 @@ hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 def normalize(field: Field[Any], value: Any) -> Any:
     """Return `value` in the form in which `field` stores it.
 
-    For example, text becomes an enum member, JSON text is parsed, and `~` in a path is expanded. An invalid value is
-    returned unchanged. The checks report it later.
+    For example, text becomes an enum member, JSON text is parsed, and `~` in a path is expanded. The placeholder of a
+    masked secret becomes the default. An invalid value is returned unchanged, for the checks.
     """
     allowed = field.metadata
     if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):
@@ -113,7 +113,7 @@ def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
 def with_defaults(args: G, names: Iterable[str]) -> G:
     """Return a copy of `args` in which the fields `names` have their default values.
 
-    Later checks can then compute with valid values.
+    The checks of the other fields can then compute with valid values.
     """
     valid = copy.copy(args)
     defaults = {field.name: default_of(field) for field in fields(args)}

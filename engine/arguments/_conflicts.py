@@ -1,4 +1,4 @@
-"""Check arguments that conflict although they are in different groups."""
+"""Checks for conflicts between arguments of different groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._names import METRIC_SCHEDULES, SchedulerType
 
 
 class ComparedArguments(Protocol):
-    """The arguments that these checks compare. `TrainingArguments` has all of them."""
+    """The arguments that `conflicts` compares. `TrainingArguments` has all of these arguments."""
 
     eval_strategy: IntervalStrategy | str
     eval_steps: float | None
@@ -32,7 +32,7 @@ class ComparedArguments(Protocol):
 
     @property
     def sharded_ddp_option(self) -> str:
-        """The strategy that `sharded_ddp` names."""
+        """The strategy that `sharded_ddp` names; empty if it names none."""
 
 
 def conflicts(args: ComparedArguments) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Names of optimizers and schedules.
 
 The tables in `engine.optim` decide which names are valid. The enums list the names that transformers also has, so that
-editors can complete them; a name without an enum member is a plain string.
+editors can complete the names. A name without an enum member is a plain string.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ TRACKER_PACKAGES = {
     **{"jsonl": "", "csv": ""},
     **{name: name for name in ("comet_ml", "neptune", "clearml", "swanlab")},
 }
-"""Name for `report_to` -> the package that it needs; empty if it needs none. The registry of the integrations has the
-same rows."""
+"""Name of a tracker in `report_to` -> the package that the tracker needs; empty if it needs none. The registry of the
+integrations has the same rows."""
 
 TRACKER_ALIASES = {"comet": "comet_ml"}
-"""Other names for `report_to`."""
+"""Alias of a tracker in `report_to` -> the name of the tracker."""

@@ -1,4 +1,4 @@
-"""Reading `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`: every notation is converted to one `FSDPOptions`.
+"""Convert the arguments `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config` to one `FSDPOptions`.
 
 `engine/distributed/strategies.py` decides which strategy an argument selects.
 """
@@ -31,8 +31,8 @@ SHARDED_DDP_WORDS = (*_words_of_all("sharded_ddp"), *SHARDED_DDP_OPTIONS)
 
 FSDP_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2")
 """Words of `fsdp` that exclude each other. `full_shard` and `hybrid_shard` free the gathered weights between forward
-and backward; the other two keep them. The hybrid strategies shard over the ranks of each machine, not over all
-ranks."""
+and backward. `shard_grad_op` and `hybrid_shard_zero2` do not free the weights until backward is done. The hybrid
+strategies shard over the ranks of each machine, not over all ranks."""
 
 FSDP_WORDS = (*FSDP_STRATEGIES, "no_shard", "offload", "auto_wrap")
 """The words of `fsdp`."""
@@ -53,7 +53,7 @@ OUTDATED = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_o
 """Keys of FSDP1 that have no effect with FSDP2."""
 
 XLA = ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "xla_fsdp_settings")
-"""Keys of `fsdp_config` for TPUs. They are refused if they are set."""
+"""Keys of `fsdp_config` for TPUs. A true value of such a key is an error."""
 
 OTHER_KEYS = {
     "offload_params": "cpu_offload",
@@ -85,13 +85,14 @@ class FSDPOptions:
 
     wrap: tuple[str, ...] | int | None = None
     """Which modules are gathered as one unit: the class names of the modules, or the smallest number of weights of a
-    unit. None: the classes that the model names in `_no_split_modules`."""
+    unit. An empty tuple: the whole model is one unit. None: the classes that the model names in `_no_split_modules`. If
+    the model names none: the members of its outermost `nn.ModuleList`s."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False
-    """Whether weights, gradients and optimizer state are kept in host memory."""
+    """Whether weights, gradients and optimizer state are stored in host memory."""
     within_node: bool = False
-    """Whether each machine holds one copy of the weights, sharded over its ranks."""
+    """Whether each machine has a full copy of the weights, sharded over the ranks of the machine."""
     mixed_precision: str | None = None
     """The dtype of gathered weights and of the computation, `bf16` or `fp16`. None keeps the dtype of the weights."""
     activation_checkpointing: bool = False
@@ -105,7 +106,7 @@ class FSDPOptions:
 
 
 def read_fsdp_options(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any) -> FSDPOptions:
-    """Return the FSDP options that the four arguments set. The options also contain the problems of the arguments."""
+    """Return the FSDP options that the four arguments set. The field `problems` lists invalid arguments."""
     options = FSDPOptions()
     sharded_ddp_given, stages, words = sharded_ddp_words(sharded_ddp), words_of(sharding), words_of(fsdp)
     options.problems += _problems_of_sharded_ddp(f"`sharded_ddp` is {sharded_ddp!r}", sharded_ddp_given)
@@ -220,7 +221,7 @@ def _config_of(given: Any) -> dict[str, Any]:
 def _problem_of_key(key: str, value: Any) -> str:
     """Return the problem of a key of `fsdp_config` or of its value; an empty string if both are valid.
 
-    An error message contains the key and then this text.
+    In an error message, the returned text follows the key.
     """
     if key not in KEYS:
         return f"{nearest(key, KEYS)} Known: {', '.join(KEYS)}."

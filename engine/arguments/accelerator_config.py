@@ -33,7 +33,8 @@ ALWAYS: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_seedable_sampler": ((True,), "the order always follows from the seed and the epoch, so remove it."),
     "use_configured_state": ((True, False), _REMOVE),
 }
-"""Key -> its supported values with any number of processes, and the remedy for other values."""
+"""Key -> its supported values, and the remedy for other values. On several ranks, an entry of `ONLY_ALONE` replaces the
+entry for the same key."""
 
 ACCUMULATION: dict[str, str] = {
     "num_steps": "The value of `gradient_accumulation_steps`.",
@@ -58,7 +59,7 @@ class AcceleratorConfig:
     use_seedable_sampler: bool = True
     """Whether the order follows from the seed and the epoch. Always True."""
     non_blocking: bool = False
-    """Whether batches are copied to the device while it computes."""
+    """Whether batches are copied to the device while the device computes."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
     """The key `num_steps` sets `gradient_accumulation_steps`. Other keys have no effect."""
     use_configured_state: bool = False
@@ -95,7 +96,7 @@ class AcceleratorConfig:
         return cls.read(os.fspath(json_file))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name, without `use_configured_state`, which is about the process and not the run."""
+        """Return the settings by name, without `use_configured_state`, which describes the process and not the run."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "use_configured_state"}
 
     def __str__(self) -> str:

@@ -24,8 +24,8 @@ class AliasProperties:
         """Set an argument or an alias.
 
         Raises:
-            ArgumentError: The name is not an argument, or the value is invalid. In a subclass that a user defines, any
-                name is allowed.
+            ArgumentError: The name is not an argument, or the value is invalid. Names that start with an underscore are
+                allowed. In a subclass that a user defines, any name is allowed.
         """
         if not name.startswith("_") and not hasattr(type(self), name):
             fields_of = type(self).__dataclass_fields__  # type: ignore[attr-defined]

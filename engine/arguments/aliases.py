@@ -13,14 +13,16 @@ def _same(value: Any) -> Any:
 
 
 class Alias(NamedTuple):
-    """The argument that an alias stands for."""
+    """The argument that an alias stands for, and the conversion of its values."""
 
     new: str
-    """Name of the argument. Empty if the alias has no effect, because only one behavior is left."""
+    """Name of the argument. Empty if the alias has no effect, because trainbus has only one behavior."""
     translate: Callable[[Any], Any] = _same
-    """Turns a value of the alias into a value of the argument. None means that the value sets nothing."""
+    """A function that converts a value of the alias to a value of the argument. If it returns None, the alias sets
+    nothing."""
     outdated: bool = True
-    """Whether to warn. False for names that transformers prefers: programs may use both names without a warning."""
+    """Whether the use of the alias emits a `FutureWarning`. False for aliases that transformers prefers to the name of
+    the argument."""
     values: tuple[Any, ...] = ()
     """Valid values of the alias. Empty if all values are valid. If an alias has no effect, reading it returns the first
     valid value."""
@@ -79,7 +81,7 @@ ELSEWHERE = {
 def not_an_argument(name: str, known: Iterable[str]) -> str:
     """Return the error text for an unknown argument name.
 
-    The text suggests the nearest name in `known`. For a setting of another object, such as `train_dataset`, it says
-    where to set the value.
+    The text suggests the nearest name in `known`. For a setting of another object, such as `train_dataset`, the text
+    says where to set the value.
     """
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

@@ -80,7 +80,7 @@ class DataArguments(Group):
 
     @property
     def non_blocking(self) -> bool:
-        """Whether batches are copied to the device while it computes. This needs pinned batches."""
+        """Whether batches are copied to the device while the device computes. This needs pinned batches."""
         return AcceleratorConfig.read(self.accelerator_config).non_blocking
 
     @property

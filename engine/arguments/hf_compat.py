@@ -141,7 +141,7 @@ class HFMethods:
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Run the block on the main process first, then on the others, for example to fill a shared cache.
+        """Run the block on the main process first, then on the other processes, for example to fill a shared cache.
 
         Args:
             local: Whether each machine has its own main process. False: only rank 0 is the main process.
@@ -193,7 +193,11 @@ class HFMethods:
         delay: float | None = None,
         loss_only: bool = False,
     ) -> Any:
-        """Set when and how the model is evaluated."""
+        """Set when and how the model is evaluated.
+
+        Raises:
+            ArgumentError: `strategy` is "steps" and `steps` is 0, or a value is invalid.
+        """
         if strategy == IntervalStrategy.STEPS and steps == 0:
             raise ArgumentError("`steps` is 0; set it to 1 or more, or set `strategy='no'`.")
         return self._set(
@@ -207,7 +211,7 @@ class HFMethods:
         )
 
     def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Any:
-        """Set `do_predict`, and how the model predicts."""
+        """Set `do_predict` to True, and set the evaluation batch size and `prediction_loss_only`."""
         return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(
@@ -250,7 +254,7 @@ class HFMethods:
         always_push: bool = False,
         revision: str | None = None,
     ) -> Any:
-        """Set `push_to_hub` and the options of pushing."""
+        """Set `push_to_hub` to True, and set the options of pushing."""
         return self._set(
             push_to_hub=True,
             hub_model_id=model_id,

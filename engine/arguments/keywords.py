@@ -55,10 +55,10 @@ def resolve_aliases(
 
     Args:
         kwargs: Names and values, as the user gives them.
-        known: The names of the arguments. They are not translated.
-        problems_of: A function that returns the problems of the values. It is called only if a name has a problem, so
-            that one error lists all problems. The value of a misspelt name is checked as a value of the closest known
-            name. Values of names from other libraries are not checked, because they have other types.
+        known: The names of the arguments. These names are not translated.
+        problems_of: A function that returns the problems of the values. The function is called only if a name has a
+            problem, so that one error lists all problems. The value of a misspelt name is checked as a value of the
+            closest known name. Values of names from other libraries are not checked, because their types differ.
 
     Raises:
         ArgumentError: Lists unknown and unsupported names, invalid values of aliases, and arguments that have different
@@ -105,7 +105,7 @@ def resolve_aliases(
 def _problems_of(cls: type[Any], settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of the values in `settings`, the keywords of a call of `cls`.
 
-    The call fails, because one of its names is wrong. Its error also lists the problems of the values.
+    `resolve_aliases` calls this function if a name in the call is wrong, so that the error also lists wrong values.
     """
     trial = object.__new__(cls)
     for field in fields(cls):

@@ -24,8 +24,8 @@ class OutputArguments(Group):
     def output_path(self) -> Path:
         """The output folder as an absolute path.
 
-        A relative path starts at the folder that was the working folder when the arguments were created. So a program
-        that changes its working folder later still writes all files of a run into one folder.
+        A relative path starts at the folder that was the working folder when the arguments were created. Even if the
+        program changes its working folder later, all files of a run go into one folder.
         """
         return self.resolved(self.output_dir)
 
@@ -37,7 +37,7 @@ class OutputArguments(Group):
         return Path(vars(self).get("_working_folder", ""), path)
 
     def resolve_like(self, other: OutputArguments) -> None:
-        """Take over the working folder of the arguments `other`. Relative paths then start at that folder."""
+        """Copy the working folder of the arguments `other`. Relative paths then start at that folder."""
         vars(self)["_working_folder"] = vars(other)["_working_folder"]
 
     def _remember_working_folder(self) -> None:
@@ -45,7 +45,7 @@ class OutputArguments(Group):
 
 
 def working_folder() -> str:
-    """Return the working folder; an empty string if it was deleted."""
+    """Return the working folder; an empty string if the folder was deleted."""
     try:
         return os.getcwd()
     except OSError:

@@ -105,7 +105,10 @@ class ProcessArguments(Group):
 
     @property
     def device(self) -> torch.device:
-        """The device of this process: its GPU, or the CPU if there is none or `use_cpu` is set."""
+        """The device of this process: its GPU, or the CPU if there is no GPU.
+
+        `use_cpu=True` and the environment variable `ACCELERATE_USE_CPU` also select the CPU.
+        """
         on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         if on_cpu or not torch.cuda.is_available():
             return torch.device("cpu")
@@ -121,7 +124,7 @@ class ProcessArguments(Group):
 
     @property
     def should_log(self) -> bool:
-        """Whether this process logs: rank 0 only, or the first process of each machine if `log_on_each_node` is set."""
+        """Whether this process logs: rank 0, or the first process of each machine if `log_on_each_node` is set."""
         return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     @property
@@ -140,5 +143,5 @@ class ProcessArguments(Group):
 
     @property
     def should_save(self) -> bool:
-        """Whether this process saves: rank 0 only, or one process of each machine if `save_on_each_node` is set."""
+        """Whether this process saves: rank 0, or the first process of each machine if `save_on_each_node` is set."""
         return (self.local_process_index if self.save_on_each_node else self.process_index) == 0

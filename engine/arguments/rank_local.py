@@ -17,4 +17,4 @@ RANK_LOCAL = frozenset(
         *(field.name for field in fields(ScriptArguments)),
     }
 )
-"""Names of these arguments: device, logging, trackers, output folders, data workers, and arguments for scripts only."""
+"""The names: arguments for the device, logs, trackers, output folders, data workers, the Hub, and scripts."""

@@ -15,7 +15,7 @@ class DebugOption(Strategy):
     """Values of `debug`."""
 
     UNDERFLOW_OVERFLOW = "underflow_overflow"
-    """Name the layer where values stop being finite."""
+    """Name the first layer whose values are not finite."""
     RANK_DIVERGENCE = "rank_divergence"
     """Name a callback that raises a flag on some ranks only."""
     CALLBACKS = "callbacks"
@@ -131,7 +131,7 @@ class ReportingArguments(Group):
 
     @property
     def trackers(self) -> list[str]:
-        """`report_to` as a list: empty for 'none', the installed trackers for 'all'."""
+        """`report_to` as a list: empty for 'none'; for 'all', the trackers whose package is installed."""
         names = [self.report_to] if isinstance(self.report_to, str) else [*(self.report_to or [])]
         if names == ["all"]:
             return [name for name, package in TRACKER_PACKAGES.items() if package and find_spec(package)]

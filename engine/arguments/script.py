@@ -1,4 +1,4 @@
-"""Arguments for training scripts. The trainer does not read them."""
+"""Arguments for training scripts. They do not change what the trainer does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ScriptArguments(Group):
-    """Arguments that training scripts read. The trainer itself ignores them."""
+    """Arguments that training scripts read. They do not change what the trainer does."""
 
     do_train: bool = arg(False, "Whether the script should train.")
     do_eval: bool = arg(False, "Whether the script should evaluate. Always True if `eval_strategy` is not 'no'.")
@@ -46,7 +46,7 @@ class ScriptArguments(Group):
 def _warn_that_nothing_resumes(named: str | bool) -> None:
     """Warn once per process that the run does not resume from `named`, the checkpoint in the arguments.
 
-    As in transformers, `train` does not read the argument `resume_from_checkpoint`. The script must pass its value.
+    As in transformers, `train` does not resume because of this argument. The script must pass the value to `train`.
     """
     logger.warning(
         "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "

@@ -16,7 +16,7 @@ from ._base import default_of
 def mask(name: str) -> str:
     """Return the placeholder text that replaces the value of a secret field in files.
 
-    `name` is the field. If arguments are read from a file with the placeholder, the field counts as not set.
+    `name` is the name of the field. If arguments are read from a file with the placeholder, the field gets its default.
     """
     return f"<{name.upper()}>"
 

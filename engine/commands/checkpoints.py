@@ -73,7 +73,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line, with the action `list` inserted if they name no action."""
+    """Return the words of a command line. If the words name no action, insert the action `list`."""
     if words[:1] == ["checkpoints"] and len(words) > 1 and words[1] not in (*_ACTIONS, "-h", "--help"):
         return ["checkpoints", "list", *words[1:]]
     return words
@@ -117,12 +117,12 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list[str]]) -> dict[str, Any]:
-    """Return the JSON entry of one checkpoint. If it is damaged, the entry has no metrics, and its time is None.
+    """Return the JSON entry of one checkpoint. The entry of a damaged checkpoint has no metrics, and its time is None.
 
     Args:
         checkpoint: the checkpoint.
         problems: texts about the damage; empty if there is none.
-        pins: the reasons why checkpoints are never deleted, by step, as `pins_of` returns them.
+        pins: the result of `pins_of`: step -> the reasons why `prune` never deletes the checkpoint.
     """
     return {
         "step": checkpoint.step,
@@ -266,7 +266,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return the reasons why checkpoints are never deleted, by step. Other checkpoints are left out.
+    """Return the checkpoints that `prune` never deletes: step -> the reasons.
 
     The newest checkpoint has the reason `newest`. The trainer state of the newest checkpoint names the best checkpoint
     of the run, which has the reason `best`.

@@ -19,13 +19,14 @@ _DESCRIPTION = (
 def run(words: Sequence[str]) -> int:
     """Print the callbacks that the Trainer builds from the training arguments in `words`, as Python and as YAML.
 
-    With `--only python` or `--only yaml` in `words`, print this form only.
+    With `--only python` in `words`, print only Python. With `--only yaml`, print only YAML.
 
     Returns:
         The exit status 0.
 
     Raises:
-        ArgumentError: if an argument or a callback is wrong.
+        SystemExit: if an argument is invalid. The status is 2.
+        ArgumentError: if a callback cannot be built, or cannot be written as text.
     """
     # Imported here, so that importing this module does not import torch.
     from ..arguments import TrainingArguments

@@ -1,4 +1,4 @@
-"""Run a program up to its first `train()`, and do something else instead: preview, measure or repeat a step."""
+"""Run a program up to its first `train()`, and run another function instead: a preview, a measurement or a rerun."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TRAINING_ONLY = {
 }
 """Arguments with which a training writes and reports nothing. `with_arguments` also turns evaluations off."""
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
-"""Arguments with which no evaluation becomes due. `eval_strategy="no"` would not do: callbacks that need evaluations
-refuse it."""
+"""Arguments with which no evaluation becomes due. With `eval_strategy="no"`, callbacks that need evaluations would
+raise an error."""
 
 
 class Instead(Protocol[Result_co]):
-    """A function that runs instead of the first `train()` of a program."""
+    """A function that runs instead of the first `train()` of a program. `preview`, `profile` and `rerun` define one."""
 
     def __call__(self, trainer: Trainer, train: Callable[[], Any], resume_from_checkpoint: Any) -> Result_co:
         """Run in place of `train()`. `at_first_training` returns the result.
@@ -49,14 +49,14 @@ class Instead(Protocol[Result_co]):
 class Enough(BaseException):
     """The exception that ends a training early.
 
-    It is not an `Exception`, so that no callback and no program catches it.
+    The class is not a subclass of `Exception`, so that no callback and no program catches the exception.
     """
 
 
 class _Left(BaseException):
-    """The exception that ends the program at its first `train()`. It carries the result of `instead`.
+    """The exception that ends the program at its first `train()`. Its field `result` is the result of `instead`.
 
-    It is not an `Exception`, so that programs do not catch it.
+    The class is not a subclass of `Exception`, so that programs do not catch the exception.
     """
 
     def __init__(self, result: Any) -> None:
@@ -81,10 +81,11 @@ def at_first_training(
         arguments: the arguments of the program.
         is_module: whether the program is a module.
         instead: the function to call instead of `train()`.
-        changed: receives the inputs of each Trainer that the program builds, and returns the inputs to build it with.
-            None keeps the inputs of the program.
-        of_transformers: whether the program imports its Trainer from transformers. If so, it gets the Trainer of
-            trainbus. A file that contains `transformers` but not `trainbus` is recognized without this option.
+        changed: a function that receives the inputs of each Trainer that the program builds, and returns the inputs to
+            use instead. None: the Trainer uses the inputs of the program.
+        of_transformers: whether the program imports its Trainer from transformers. If True, the program gets the
+            Trainer of trainbus instead. A file that contains `transformers` but not `trainbus` is recognized without
+            this option.
 
     Raises:
         ArgumentError: if there is no such program, or if it ends without a call of `train()`.
@@ -131,7 +132,8 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
         inputs: the values with which the program builds its Trainer.
         values: the training arguments to set: name -> value. Names that the arguments of the program do not have are
             skipped.
-        left_out: receives a callback or a callback class of the inputs, and returns whether to leave it out.
+        left_out: a function that receives a callback or a callback class of the inputs, and returns whether to leave
+            the callback out.
     """
     from ..search.hyperparameters import with_values
 
@@ -143,12 +145,15 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
 
 def is_tracker(callback: Any) -> bool:
-    """Return whether the class of a callback is defined in the package `integrations`, as all trackers are."""
+    """Return whether the class of a callback is defined in the package `integrations`.
+
+    The trackers of services, such as wandb, are defined there. Other integrations, such as DeepSpeed, are too.
+    """
     return ".integrations." in _module_of(callback)
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether a callback is defined in `integrations`, or in `callbacks/monitor`, where callbacks only watch."""
+    """Return whether the class of a callback is defined in `integrations` or in `callbacks/monitor`."""
     return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...events.recording.files import written
 
 VERSION = 1
-"""The version of the JSON of a command. It increases if a field is removed, or gets another meaning."""
+"""The version of the JSON of a command. The version increases if a field is removed or gets another meaning."""
 
 
 def versioned(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The command `trainbus`. Each module of a command has a function `add_to`, which adds the parser of the command."""
+"""The command `trainbus`. The module of each command has a function `add_to`, which adds the parser of the command.
+
+The module of `compose` has a function `run` instead, because the parser of `TrainingArguments` reads its words.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ...events.installed import COMMAND_GROUP, Plugin, installed
 from . import COMMANDS
 
 ERROR_STATUS = 2
-"""The exit status of an error, as in argparse. A command sets another one with `set_defaults(error_status=...)`."""
+"""The exit status of an error, as in argparse. A command sets another status with `set_defaults(error_status=...)`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status. 0: success. 1: the command found something, such as damage (`verify`) or a difference
-        (`diff`). 2: the command cannot be done. `preview` differs: 1 is an error, and 2 is a difference from the
-        preview of `--against`.
+        (`diff`). 2: an error. `preview` differs: 1 is an error, and 2 is a difference from the preview of
+        `--against`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:  # without the handling of errors below: the errors of a program keep their traceback
@@ -104,8 +107,8 @@ class Parser(argparse.ArgumentParser):
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser for a command line.
 
-    It has the options of one command only: the first of `words` that does not begin with `-`. Other commands have only
-    a line of help, so that their modules need no import.
+    The parser has the options of one command only: the first of `words` that does not begin with `-`. Each other
+    command has only a line of help, so that its module is not imported.
     """
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = Parser(

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Stopwatch(Callback):
-    """Measures the time from the end of step number `warmup` to the end of the last step. It then ends the run."""
+    """A callback that measures the time from the end of step number `warmup` to the end of the last step.
+
+    After the last step, the callback ends the run with `Enough`.
+    """
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
@@ -51,9 +54,9 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
     """Run the first training of a program with changed arguments, and return its speed.
 
     Args:
-        spec: a dict with `changes` (training arguments: name -> value), `steps` and `warmup` (numbers of steps),
-            `folder` (the output folder), `module` (whether the program is a module) and `describe` (whether to return
-            a description instead of training).
+        spec: a dict with these keys. `changes`: training arguments, as name -> value. `steps`: the number of measured
+            steps. `warmup`: the number of steps before the measured steps. `folder`: the output folder. `module`:
+            whether the program is a module. `describe`: whether to return a description instead of training.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
 

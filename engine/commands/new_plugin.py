@@ -57,8 +57,8 @@ def checked_module(name: str) -> str:
     """Convert the name of a package to the name of its module, and check it: `damp-spikes` becomes `damp_spikes`.
 
     Raises:
-        ArgumentError: if Python cannot import a module of this name, if a module of this name is installed, or if the
-            name already has a meaning in the argument `callbacks` or in `TRAINBUS_PLUGINS`.
+        ArgumentError: if Python cannot import a module of this name, or if a module of this name is installed. Also if
+            the name already has a meaning in the argument `callbacks` or in the variable `TRAINBUS_PLUGINS`.
     """
     module = re.sub(r"[-.]+", "_", name).lower()
     if not module.isidentifier() or not module.isascii():
@@ -99,7 +99,7 @@ def class_name(module: str) -> str:
 
 
 def write_package(folder: Path, module: str, kind: str) -> None:
-    """Write the package of a plugin into a new folder. If this fails, delete the folder.
+    """Write the package of a plugin into a new folder. If an error occurs, delete the folder.
 
     Args:
         folder: the folder, which does not exist.

@@ -85,7 +85,8 @@ def _run(options: argparse.Namespace) -> int:
 def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
     """Convert a memory estimate to a dict.
 
-    It has the workload, the memory of each variant of a way to shard, and the names of the variants that fit the GPUs.
+    The dict has the workload, the memory of each variant of a way to shard, and the names of the variants that fit the
+    GPUs.
 
     Args:
         workload: the model, the GPUs and the settings of the training.

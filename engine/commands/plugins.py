@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line. Insert the action `list` if they name no action, as in `plugins --json`."""
+    """Return the words of a command line. If they name no action, as in `plugins --json`, insert the action `list`."""
     if words[:1] == ["plugins"] and (len(words) == 1 or (words[1].startswith("--") and words[1] != "--help")):
         return ["plugins", "list", *words[1:]]
     return words

@@ -203,15 +203,15 @@ def previews_of(
         is_module: whether the program is a module.
         of_transformers: whether the program imports its Trainer from transformers.
         metrics: the metrics that evaluations measure. Each key is the name of a metric, and its list has one value for
-            each evaluation. None if they are unknown.
+            each evaluation. None if the metrics are unknown.
         measure: whether to run the model, to measure the time of a step and of an evaluation.
-        changes: the changed arguments: name -> value as text. If it is empty, there is no second preview.
-        batch: whether to also run a dry batch, which checks the training before its first step.
-        stream_rows: the number of samples of one epoch, for a stream without a length; None if it is unknown.
+        changes: the changed arguments: name -> value as text. If the dict is empty, there is no second preview.
+        batch: whether to also run a dry batch: forward and backward of the largest batch.
+        stream_rows: the number of samples of one epoch, for a stream without a length; None if the number is unknown.
 
     Raises:
-        ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`
-            is unknown.
+        ArgumentError: if there is no such program, if the program ends without a call of `train()`, or if a name in
+            `changes` is unknown.
     """
 
     def preview(trainer: Any, train: Any, resume_from_checkpoint: Any) -> Previewed:

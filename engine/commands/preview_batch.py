@@ -1,4 +1,4 @@
-"""The dry batch of `trainbus preview --batch`: run one batch before the first step, to check a training."""
+"""The dry batch of `trainbus preview --batch`: run one batch without a step, to check a training."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from ...events.stages import Stage
 from .first_training import Enough
 
 _ROOMS = ("callbacks.model.", "callbacks.optimizer.", "callbacks.parallel.", "callbacks.precision.", "engine.")
-"""The modules whose callbacks build the model and the optimizer."""
+"""The modules whose callbacks build the model and the optimizer. These callbacks stay attached in the dry batch."""
 _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
-"""Other callbacks that stay. The dry batch checks that the evaluations measure the metrics of these callbacks."""
+"""The classes of other callbacks that stay attached. The dry batch checks that evaluations measure the metrics that
+these callbacks read."""
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
     """Begin the training, run the dry batch, and end the training before its first step.
 
-    The dry batch is a forward and a backward of the largest batch. Only the callbacks of trainbus that build the model
-    and the optimizer, or decide from metrics, stay attached. So nothing is written, reported or saved. The trainer
-    cannot be used afterwards.
+    The dry batch is a forward and a backward of the largest batch. The function detaches all callbacks that might
+    write, report or save. Only callbacks of trainbus that build the model or the optimizer, or that decide from
+    metrics, stay attached. The trainer cannot be used afterwards.
 
     Args:
         trainer: the Trainer.
@@ -28,8 +29,8 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
         resume: the value of `resume_from_checkpoint`.
 
     Returns:
-        A dict with `report`, a `DryBatchReport` or None if the dry batch did not run, and `error`, the text of the
-        error that ended the training; empty without an error.
+        A dict with two keys. `report`: a `DryBatchReport`, or None if the dry batch did not run. `error`: the text of
+        the error that ended the training, or an empty string.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 

@@ -19,11 +19,11 @@ from .json_output import print_json, versioned
 from .option_order import own_first
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
-"""A function that receives changed arguments and returns the rows per second of a fresh process, or `error`."""
+"""A function that runs the program in a new process with changed arguments. Returns a dict with `rows_per_second`, or
+with `error` if the process fails."""
 
 GAIN = 1.05
-"""A change is advised if it is faster in every round, and if its speed relative to the unchanged run is at least this
-value."""
+"""The smallest `Gain.gain` of a change that is advised. The change must also be faster in every round."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Gain:
 
     change: Change
     rows_per_second: float = 0.0
-    """Rows per second with the change, the median of the rounds."""
+    """Samples per second with the change, the median of the rounds. 0 if the change could not be measured."""
     gain: float | None = None
-    """The relative speed: in each round, the speed with the change divided by the speed without a change. This is the
-    median over the rounds. None if the change could not be measured."""
+    """The median of the relative speeds of the rounds. The relative speed is the speed with the change, divided by the
+    speed without a change in the same round. None if the change could not be measured."""
     lowest: float | None = None
     """The lowest relative speed of a round."""
     highest: float | None = None
     """The highest relative speed of a round."""
     error: str = ""
-    """Why the change could not be measured."""
+    """Why the change could not be measured; empty if it was measured."""
 
     @property
     def advised(self) -> bool:
@@ -70,7 +70,7 @@ class Profile:
     """The gains of all measured changes."""
 
     base: float
-    """Rows per second without a change, the median of the rounds."""
+    """Samples per second without a change, the median of the rounds."""
     gains: list[Gain] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,12 +204,13 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
 
     Args:
         changes: the changes.
-        measure: runs the program in a new process with the arguments that it receives. It returns a dict with
-            `rows_per_second`, or with `error` if this fails.
+        measure: a function that runs the program in a new process, with the arguments that the function receives. It
+            returns a dict with `rows_per_second`, or with `error` if the process fails.
         rounds: the number of measurements of each change.
 
     Raises:
-        ArgumentError: if the run without a change fails. If a run with a change fails, its `Gain` has the error.
+        ArgumentError: if the run without a change fails. If a run with a change fails, the `Gain` of the change has
+            the error instead.
     """
     gains = [Gain(change) for change in changes]
     bases: list[float] = []

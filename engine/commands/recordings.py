@@ -91,10 +91,10 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
-    """Read the recordings of two runs, and return the first difference and the number of its rank.
+    """Read the recordings of two runs, and return the first difference and the rank with this difference.
 
-    If both paths are folders, compare all ranks. Otherwise a folder stands for the recording of rank 0. Without a
-    difference, return None and 0.
+    If both paths are folders, compare all ranks. If only one path is a folder, compare the recording of rank 0 in this
+    folder with the file. Without a difference, return None and 0.
 
     Raises:
         ArgumentError: if the folders have recordings of different numbers of ranks.

@@ -1,4 +1,4 @@
-"""Requests to a running training: the requests of `trainbus tell`, and the file that passes them to the run."""
+"""Requests to a running training: the requests of `trainbus tell`, and the file that passes requests to the run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...events.errors import ArgumentError, nearest
 from ...events.triggers import every
 
 FILE = "tell"
-"""The name of the file in the output folder. Each of its lines is a JSON list of requests."""
+"""The name of the file in the output folder that passes requests to the run. Each line is a JSON list of requests."""
 
 FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
-"""A request of one word -> the flag of the control that it raises."""
+"""A request of one word -> the flag that the request raises."""
 
 WORK = ("log", "evaluate", "save")
-"""The work whose interval a request such as `every save 200` can set."""
+"""The kinds of work whose interval a request can set, as in `every save 200`."""
 
 _SHORT = {"eval": "evaluate", "checkpoint": "save"}
 _FORMS = "save, evaluate, log, stop, lr=1e-5, every evaluate 200"
@@ -34,14 +34,15 @@ class Setting:
     name: str
     """`lr`, or the work whose interval changes: `log`, `evaluate` or `save`."""
     value: str
-    """The learning rate as a number, or the interval as `every` takes it: `200`, `0.1`, `10min`, `1 epoch`."""
+    """The learning rate as text, or an interval in the form that the trigger `every` takes: `200`, `0.1`, `10min` or
+    `1 epoch`."""
 
     def __str__(self) -> str:
         return f"lr={self.value}" if self.name == "lr" else f"every {self.name} {self.value}"
 
 
 def parse(words: Sequence[str]) -> list[str]:
-    """Convert the words of a command line to requests. Each is one text in its full form, such as `every evaluate 200`.
+    """Convert the words of a command line to requests. Each request is a text, such as `save` or `every evaluate 200`.
 
     Raises:
         ArgumentError: if some words are not a request, or if there are no words. The error lists all problems.

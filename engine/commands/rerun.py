@@ -22,7 +22,7 @@ from .option_order import own_first
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
 SHOWN = 5
-"""The number of parameters with a bad gradient that are listed, at most."""
+"""The largest number of parameters that `Found.gradients` lists."""
 
 
 @dataclass
@@ -30,17 +30,17 @@ class Found:
     """The result of the repeated step."""
 
     losses: list[float] = field(default_factory=list)
-    """The loss of each batch."""
+    """The loss of each batch, in the order of the batches."""
     grad_norm: float | None = None
     """The gradient norm; None if the step raised an error before the norm was computed."""
     error: dict[str, str] | None = None
-    """Type and message of the error that the step raised."""
+    """The keys `type` and `message` of the error that the step raised; None if it raised none."""
     inputs: list[str] = field(default_factory=list)
-    """The tensors of the batches that are not finite."""
+    """The names of tensors in the batches that contain NaN or infinite values."""
     module: str = ""
-    """The first module with an output that is not finite."""
+    """The first module whose output contains NaN or infinite values; empty if there is none."""
     gradients: list[str] = field(default_factory=list)
-    """The first parameters with a gradient that is not finite."""
+    """The names of the first parameters with NaN or infinite values in the gradient, at most `SHOWN` names."""
 
 
 class Repeat(Callback):
@@ -123,7 +123,7 @@ def load(model: Any, weights: Mapping[str, Any]) -> None:
         weights: name -> tensor, for all parameters and buffers.
 
     Raises:
-        ArgumentError: if the names or shapes of the weights differ from those of the model.
+        ArgumentError: if names or shapes differ between `weights` and the model.
     """
     own = {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
     own |= dict(model.named_buffers())  # a state dict leaves out some buffers
@@ -234,7 +234,7 @@ def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_tr
         of_transformers: whether the program imports its Trainer from transformers.
 
     Raises:
-        ArgumentError: if the program ends without a training.
+        ArgumentError: if there is no such program, or if the program ends without a training.
     """
     accumulation = {"gradient_accumulation_steps": len(step.batches), "gradient_accumulation_schedule": None}
 

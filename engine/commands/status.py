@@ -31,7 +31,7 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
 """Field of the status file -> its type. Every run writes these fields."""
 
 PARTS = 5
-"""The number of parts of the training time that are shown, at most. The longest parts are shown."""
+"""The largest number of parts of the training time that the command prints. The longest parts are printed."""
 
 
 def add_to(commands: Any) -> None:
@@ -50,7 +50,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     """Read the status file in the output folder of a run, and return its content.
 
     Raises:
-        ArgumentError: if the folder has no status file, or if the file cannot be read or has other content.
+        ArgumentError: if the folder has no status file, or if the file cannot be read or lacks a required field.
     """
     try:
         found = json.loads((folder / NAME).read_text(encoding="utf-8"))

@@ -16,16 +16,16 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results are equal to transformers bit for bit.
+    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results equal transformers' `Adafactor` bit for bit.
 
     A parameter of shape (..., n, m) has n + m second moments per matrix instead of n * m (algorithm 4). Vectors and
     scalars have full second moments (algorithm 5). float16 and bfloat16 parameters are updated in float32 and have
     float32 state. `optim="adafactor"` sets `scale_parameter=False, relative_step=False` and uses the trainer's learning
-    rate. The defaults below come from the paper. With them Adafactor computes the step size itself.
+    rate. The defaults below come from the paper. With these defaults, Adafactor computes the step size itself.
 
     Args:
         params: Parameters or parameter groups.
-        lr: Learning rate. Must be None (the default) with `relative_step`.
+        lr: Learning rate. Must be None (the default) with `relative_step`, and a number without.
         eps: eps1 and eps2 of the paper: the term added to squared gradients, and the lowest parameter scale.
         clip_threshold: Largest root mean square of an update before the learning rate applies (d of the paper).
         decay_rate: Exponent c of the decay rate `1 - t ** c` of the second moment.
@@ -81,7 +81,7 @@ class Adafactor(Optimizer):
             closure: A function that computes the loss and the gradients again. Default: none.
 
         Returns:
-            The loss of `closure`, None without one.
+            The loss of `closure`; None without a closure.
 
         Raises:
             RuntimeError: A gradient is sparse.

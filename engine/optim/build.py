@@ -1,6 +1,6 @@
 """Build an optimizer from its name, and split the model's parameters into groups with and without weight decay.
 
-The module `registry` defines each name.
+The module `registry` has the table of the names.
 """
 
 from __future__ import annotations
@@ -60,17 +60,18 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Both groups exist even if one is empty. So a parameter has the same number in a saved optimizer state as with
-    transformers. Parameters on several device meshes (FSDP2 with ignored parameters, tensor parallelism) get one group
-    per mesh, because one fused update cannot span meshes.
+    Both groups exist even if one is empty. A parameter therefore has the same number in a saved optimizer state as with
+    transformers. The parameters may be on several device meshes (FSDP2 with ignored parameters, tensor parallelism).
+    Then each group is split into one group per mesh, and empty groups are left out, because one fused update cannot
+    span meshes.
 
     Args:
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
         always_split: Whether to split the parameters even if `weight_decay` is 0. If `always_split` is False and
-            `weight_decay` is 0, all parameters are in the first group. This is faster, because the optimizer makes one
-            pass per group.
+            `weight_decay` is 0, all parameters are in the first group. One full group is faster, because the optimizer
+            makes one pass per group.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.
@@ -148,25 +149,24 @@ def build_optimizer(
 
     Args:
         name: A name of `OPTIMIZERS`, as text or as a member of a string enum.
-        params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. GaLore and APOLLO do not
-            use them: they form groups without weight decay from the parameters of `model`.
+        params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. For GaLore and APOLLO,
+            the function ignores these groups, and forms groups without weight decay from the parameters of `model`.
         lr: Learning rate.
         betas: Decay rates of the first and the second moment. For the Adam and Lion families.
-        eps: Added to the root of the second moment. For the Adam family only: rmsprop, adagrad and adafactor keep their
-            own default, unless `optim_args` sets it.
-        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw receive it.
+        eps: Added to the root of the second moment. For the Adam family only. rmsprop, adagrad and adafactor use the
+            `eps` of `optim_args`, or their own default.
+        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw use this value.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
         optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also
             applies only to groups that set no decay.
-        model: The model. GaLore and APOLLO need it. The 8-bit optimizers of bitsandbytes need it to keep 32-bit state
-            for embeddings.
-        target_modules: The linear layers that GaLore and APOLLO project, as `projected_groups` takes them.
+        model: The model, for GaLore, APOLLO and the 8-bit optimizers of bitsandbytes. These 8-bit optimizers use 32-bit
+            state for the embeddings of the model.
+        target_modules: The linear layers that GaLore and APOLLO project: `targets` of `projected_groups`.
 
     Raises:
-        ArgumentError: The name or an option is unknown, or an option cannot be read. Also if no group has a parameter,
-            if the optimizer cannot be built by name, if it needs `model` and gets none, or if no layer matches
-            `target_modules`.
+        ArgumentError: The name or an option is unknown, or an option cannot be read. No group has a parameter. The
+            optimizer cannot be built by name. `model` is missing. No layer matches `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -211,14 +211,14 @@ def build_given(
 ) -> Any:
     """Build the optimizer that the user gives as a class with options.
 
-    A class that is not a `torch.optim.Optimizer` is the class of a factory, as in transformers. The function creates an
-    instance and calls it with the model and the options. The instance makes the parameter groups and returns the
+    As in transformers, a class that is not a `torch.optim.Optimizer` is the class of a factory. `build_given` creates
+    an instance of the factory, and calls the instance with the model and the options. This call must return the
     optimizer.
 
     Args:
         optimizer_class: The optimizer class, or the class of a factory.
-        options: Keyword arguments for the class. If it has the key `optimizer_dict`, `params` or `model`, the value of
-            this key replaces `groups`.
+        options: Keyword arguments for the class. For an optimizer class, the value of the key `optimizer_dict`,
+            `params` or `model` replaces `groups`.
         model: The model, for a factory.
         groups: Parameter groups, for an optimizer class.
     """
@@ -247,8 +247,14 @@ def class_and_options(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
 
-    The arguments and errors are those of `build_optimizer`. For GaLore and APOLLO, the keyword arguments also have the
-    options of the projection that `optim_args` sets. These options belong to the group of the projected weights.
+    The parameters have the same meaning as in `build_optimizer`. For GaLore and APOLLO, the returned keyword arguments
+    also have the options of the projection that `optim_args` sets. These options belong to the group of the projected
+    weights, not to the class.
+
+    Raises:
+        ArgumentError: The name or an option is unknown, an option cannot be read, or the optimizer cannot be built by
+            name.
+        MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
     spec = _spec_of(name)
@@ -299,7 +305,11 @@ def _projector_class_of(
 
 
 def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
-    """Import the class "module:Class" of a registry row. The error names a package that is missing or too old."""
+    """Import the class "module:Class" of a registry row.
+
+    Raises:
+        MissingExtra: A package is missing or too old. The error names the package.
+    """
     module_name, _, class_name = target.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)
@@ -314,7 +324,10 @@ def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., 
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
-    """Register every embedding with bitsandbytes for 32-bit state. 8-bit state is unstable there (arXiv:2110.02861)."""
+    """Register every embedding with bitsandbytes for 32-bit state.
+
+    For embeddings, training with 8-bit state is unstable (arXiv:2110.02861).
+    """
     manager = importlib.import_module("bitsandbytes").optim.GlobalOptimManager.get_instance()
     for module in model.modules():
         if isinstance(module, nn.Embedding):

@@ -1,4 +1,4 @@
-"""Optimizers with a `step` that needs a closure. They compute the loss several times per step."""
+"""The refusal of optimizers whose `step` requires a closure, such as `torch.optim.LBFGS`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 def closure_refusal(optimizer: Any) -> str:
     """Return an error text with the remedy if the `step` of an optimizer requires a closure; otherwise an empty string.
 
-    The trainer computes loss and gradients once per step. An optimizer such as `torch.optim.LBFGS` computes them
-    several times per step. The events of a step, clipping and gradient accumulation do not work with this.
+    The trainer computes loss and gradients once per step. An optimizer such as `torch.optim.LBFGS` computes loss and
+    gradients several times per step. The events of a step, clipping and gradient accumulation do not work with such an
+    optimizer.
 
     Args:
-        optimizer: an optimizer or its class; None is allowed.
+        optimizer: an optimizer or an optimizer class. For None, the result is an empty string.
     """
     kind = optimizer if isinstance(optimizer, type) else type(optimizer)
     step = getattr(kind, "step", None)

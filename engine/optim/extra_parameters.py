@@ -1,4 +1,4 @@
-"""Parameters of the user's optimizer that are not part of the model. Checkpoints store their values."""
+"""A callback for parameters of the user's optimizer that are not part of the model: checkpoints store their values."""
 
 from __future__ import annotations
 

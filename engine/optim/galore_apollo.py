@@ -1,4 +1,4 @@
-"""GaLore and APOLLO: optimizers that project gradients to a low rank. Parameter groups and checkpoint state for them.
+"""Parameter groups and checkpoint state for GaLore and APOLLO, optimizers that project gradients to a low rank.
 
 Sources: GaLore is Zhao et al., arXiv:2403.03507. APOLLO is Zhu et al., arXiv:2412.05270.
 """
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_target(name: str, targets: str | list[str]) -> bool:
-    """Return whether `targets` selects the module with this name. It uses the rule of transformers 5.23.
+    """Return whether `targets` selects the module with this name, by the rule of transformers 5.23.
 
     Args:
         name: The module's name in `model.named_modules()`.
@@ -44,7 +44,7 @@ def projected_groups(
 
     Args:
         model: The model. Only weights of `nn.Linear` layers are projected.
-        targets: "all-linear", or a selection of the layers as `is_target` takes it.
+        targets: "all-linear", or the layers in the form of `targets` of `is_target`.
         settings: Options of the group of projected weights.
 
     Raises:
@@ -71,9 +71,9 @@ def projected_groups(
 
 
 def save_projectors_as_values(optimizer: Optimizer, class_of: Callable[[dict[str, Any]], Callable[..., Any]]) -> None:
-    """Make the optimizer's state dict hold its projectors as plain values, so that a checkpoint can store them.
+    """Make `optimizer.state_dict()` contain plain values instead of projectors, so that a checkpoint can store them.
 
-    After a load, the first step builds the projectors from the values.
+    After `load_state_dict`, the first step builds the projectors from the values.
 
     Args:
         optimizer: An optimizer whose state has an object `projector` for each projected weight.
@@ -119,7 +119,7 @@ def _save_strides(value: Any) -> Any:
 
 
 def _restore_strides(value: Any) -> Any:
-    """Return the tensors from which `_save_strides` made `value`."""
+    """Return the value that `_save_strides` converted to `value`."""
     if isinstance(value, list):
         return [_restore_strides(item) for item in value]
     if not isinstance(value, dict):

@@ -38,25 +38,26 @@ class WindowMean:
 class GreedyLR(LRScheduler):
     """Raises the learning rates after a streak of improvements, and lowers them after a streak without improvement.
 
-    A streak is more than `patience` metrics in a row. A raise divides the learning rates by `factor`; the schedule then
-    ignores `warmup` metrics. A reduction multiplies the learning rates by `factor`; the schedule then ignores
-    `cooldown` metrics. After `reset_start` reductions with all groups at their lowest learning rate, the schedule
-    starts again with the initial learning rates.
+    A streak is a number of metrics in a row. A streak of more than `patience` metrics changes the learning rates. A
+    raise divides the learning rates by `factor`. The schedule then ignores `warmup` metrics. A reduction multiplies the
+    learning rates by `factor`. The schedule then ignores `cooldown` metrics. After `reset_start` reductions with all
+    groups at their lowest learning rate, the schedule starts again with the initial learning rates.
 
-    Source: arXiv:2512.14527. The schedule decides and computes as the one in transformers 5.23 does. Each of these two
-    schedules can load the state of the other schedule.
+    Source: arXiv:2512.14527. `GreedyLR` decides and computes as the `GreedyLR` of transformers 5.23 does. Each of the
+    two classes can load the state of the other class.
 
     Args:
         optimizer: The optimizer whose groups change.
         mode: "min" if a smaller metric is better, "max" if a larger one is.
-        factor: Between 0 and 1.
+        factor: Divisor of a raise and multiplier of a reduction, above 0 and below 1.
         patience: Longest streak that does not change the learning rates.
-        threshold: Least improvement that counts, absolute or relative to the best metric.
-        threshold_mode: "abs" or "rel".
+        threshold: An improvement counts only if it is larger than this number.
+        threshold_mode: "abs": the threshold is an absolute number. "rel": it is a fraction of the best metric.
         cooldown: Number of metrics to ignore after a reduction.
         warmup: Number of metrics to ignore after a raise.
-        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. Lower it if
-            your learning rate is below the default, as in fine-tuning. Otherwise the schedule can only raise the rate.
+        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. If your
+            learning rate is below 1e-3, as in fine-tuning, set a lower `min_lr`. With the default, the schedule could
+            then only raise the learning rate.
         max_lr: Highest learning rate, one value or one per group.
         eps: Smallest change of a learning rate. Smaller changes are skipped.
         verbose: Print a line for each change.
@@ -132,7 +133,7 @@ class GreedyLR(LRScheduler):
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Add a metric, and change the learning rates if the streak is long enough.
+        """Add a metric, and change the learning rates if the streak is longer than `patience`.
 
         Args:
             metrics: The metric, as a number or a one-element tensor.
@@ -167,7 +168,7 @@ class GreedyLR(LRScheduler):
         return {key: _copied(value) for key, value in state.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a saved state, and set the learning rates of the optimizer to the saved ones."""
+        """Load a saved state, and set the learning rates of the optimizer to the saved learning rates."""
         state = {key: _copied(value) for key, value in state_dict.items()}
         window = state.pop("_streaming_avg", None)
         vars(self).update(state)

@@ -1,4 +1,4 @@
-"""Optimizers of torchao: their state has few bits, and they can round bfloat16 weights stochastically."""
+"""Optimizers of torchao: they store their state in few bits, and can round bfloat16 weights stochastically."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.optim import Optimizer
 logger = logging.getLogger(__name__)
 
 _HOOKS: WeakKeyDictionary[Optimizer, tuple[Any, ...]] = WeakKeyDictionary()
-"""Optimizer -> the handles of the hooks that seed its noise."""
+"""Optimizer -> the handles of the hooks that seed its rounding noise."""
 
 
 def is_low_bit(optimizer: Any) -> bool:
-    """Return whether an optimizer is from torchao. The state of these optimizers has tensors with few bits."""
+    """Return whether an optimizer is of a class of torchao, or of a subclass of one."""
     return any(kind.__module__.partition(".")[0] == "torchao" for kind in type(optimizer).__mro__)
 
 
 def sharding_refusal(optimizer: Any, sharded_by: str) -> str:
-    """Return why an optimizer does not work with a way to shard, and the remedy; an empty string if it works.
+    """Return why an optimizer does not work with a way to shard, and the remedy; an empty string if it does work.
 
     Args:
         optimizer: the optimizer.
@@ -52,9 +52,9 @@ def share_rounding_noise(optimizer: Any, seed: int, step: Callable[[], int]) -> 
     """Make an optimizer of torchao with stochastic rounding draw the same noise on all ranks.
 
     The optimizer draws from torch's global generator. The states of this generator may differ between ranks, and the
-    weights of the ranks would then drift apart without an error. So a hook seeds the generator before each update, and
-    another hook restores the state after the update. If no weight is bfloat16, the optimizer rounds nothing, and the
-    function logs a warning. For other optimizers the function does nothing.
+    weights of the ranks would then drift apart without an error. Therefore a hook seeds the generator before each
+    update, and another hook restores the state of the generator after the update. If no weight is bfloat16, the
+    optimizer rounds nothing, and the function logs a warning. For other optimizers the function does nothing.
 
     Args:
         optimizer: the optimizer.

@@ -1,9 +1,8 @@
 """The optimizers that `optim=` can name: one row per name, with all properties that other modules read.
 
 To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
-callback `ScheduleFree`, the checks of sharding and the compatibility page read the row. There is no other table. The
-rows are data and import nothing. So `trainbus plan` works without torch, and a row costs nothing for users who do not
-have its package.
+callback `ScheduleFree`, the checks of sharding and the compatibility page read the row. The rows import nothing.
+Therefore `trainbus plan` works without torch, and a row costs nothing for users who do not have its package.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OptionReader = Callable[[str], Any]
-"""A function from the text of an option to its value. It raises `ValueError` for a wrong text."""
+"""A function that converts the text of an option to its value, and raises `ValueError` for a wrong text."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Projection:
     """How an optimizer projects gradients to a low rank (GaLore, APOLLO)."""
 
     defaults: Mapping[str, Any]
-    """Options of the parameter group with the projected weights, with their defaults."""
+    """Option of the parameter group with the projected weights -> its default."""
     projectors: Mapping[str, str]
     """Value of the option `proj` -> projector class as "module:Class". Without this option, the only key is ""."""
     receives: tuple[str, ...] = ()
@@ -37,18 +36,19 @@ class OptimizerSpec:
     """One row of the registry: how to build an optimizer, and its properties."""
 
     target: type[Optimizer] | str
-    """The class as "module:Class", which `build_optimizer` imports on first use. Or the class itself."""
+    """The optimizer class itself, or "module:Class", which `build_optimizer` imports on first use."""
     package: str = ""
     """The package to install, as `pip install` takes it. Empty if torch or trainbus has the class."""
     receives: tuple[str, ...] = ()
     """Which of `betas`, `eps`, `weight_decay` and `warmup_steps` the class receives, besides the learning rate."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the class receives unless `optim_args` sets them. The reader of the option converts a
-    string value."""
+    """Keyword arguments that the class receives, if `optim_args` does not set them. The function in `options` converts
+    a value that is a string."""
     options: Mapping[str, OptionReader] = field(default_factory=dict)
     """Option that `optim_args` may set -> function that reads its text. Options override `receives` and `defaults`."""
     beta_options: tuple[str, ...] = ()
-    """Options that the class takes as one tuple `betas`. An option that is not set keeps the value of `betas`."""
+    """Names of the options that the class takes as one tuple `betas`. For an option without a value, the tuple has the
+    value from the arguments."""
     projection: Projection | None = None
     """How the optimizer projects gradients to a low rank. None if it does not project gradients."""
     state_bytes: float | None = None
@@ -56,10 +56,11 @@ class OptimizerSpec:
     projection, or is not known. The memory estimate then refuses the optimizer."""
     shape_dependent: bool = False
     """Whether the update depends on the shape or the norm of a whole weight. On a flat shard such an optimizer gives
-    other results. Ways to shard that flatten weights therefore refuse it."""
+    other results. Ways to shard that flatten weights therefore refuse such an optimizer."""
     train_eval_modes: bool = False
-    """Whether the optimizer has `train()` and `eval()`, because it evaluates other weights than it trains. The callback
-    `ScheduleFree` then calls both methods. Ways to shard the optimizer state refuse such an optimizer."""
+    """Whether the optimizer has the methods `train()` and `eval()`, which switch between the weights for training and
+    for evaluation. The callback `ScheduleFree` then calls both methods. Ways to shard the optimizer state refuse such
+    an optimizer."""
     embeddings_in_32_bits: bool = False
     """Whether embeddings must keep 32-bit optimizer state. `build_optimizer` then needs the model."""
     unsupported: str = ""

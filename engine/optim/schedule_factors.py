@@ -26,7 +26,7 @@ def _warmup(step: int, num_warmup_steps: int) -> float:
 
 
 def _progress(step: int, num_warmup_steps: int, num_training_steps: int) -> float:
-    """Return the completed fraction after the warmup: 0 at its end, 1 at `num_training_steps`, more after that."""
+    """Return the progress after the warmup: 0 at the end of the warmup, 1 at `num_training_steps`, then above 1."""
     return float(step - num_warmup_steps) / float(max(1, num_training_steps - num_warmup_steps))
 
 
@@ -36,7 +36,7 @@ def constant(step: int) -> float:
 
 
 def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
-    """Linear warmup, then 1."""
+    """Return the factor of a linear warmup, then 1."""
     return _warmup(step, num_warmup_steps) if step < num_warmup_steps else 1.0
 
 
@@ -95,7 +95,7 @@ def polynomial(
     is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         lr_end: Final learning rate.
         power: 1 gives a straight line.
 
@@ -171,13 +171,13 @@ def cosine_with_min_lr(
 ) -> float:
     """Return the factor of a linear warmup, then a cosine decay to m = min_lr / lr_init: c (1 - m) + m.
 
-    c is the factor of `cosine`. Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
+    c is the factor of the function `cosine`. Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         num_cycles: Number of cosine waves.
         min_lr: Lowest learning rate.
-        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either this or `min_lr`.
+        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either `min_lr` or `min_lr_rate`.
 
     Raises:
         ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
@@ -208,10 +208,10 @@ def cosine_warmup_with_min_lr(
     `cosine_warmup_with_min_lr` of transformers.
 
     Args:
-        lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.
+        lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
         num_cycles: Number of cosine waves.
         min_lr: Lowest learning rate.
-        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either this or `min_lr`.
+        min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either `min_lr` or `min_lr_rate`.
         warmup_lr_rate: Factor at the first step of the warmup. Default: 1 / num_warmup_steps.
 
     Raises:
@@ -243,9 +243,9 @@ def warmup_stable_decay(
 ) -> float:
     """Return the factor: warmup from `min_lr_ratio` to 1, stable at 1, decay to `min_lr_ratio`, then constant.
 
-    With the completed fraction d of the warmup or the decay, a warmup is d ("linear"), (1 - cos(pi d)) / 2 ("cosine")
-    or 1 - sqrt(1 - d) ("1-sqrt"). A decay is 1 - d, (1 + cos(2 pi d num_cycles)) / 2 or 1 - sqrt(d). Both are scaled to
-    the range from `min_lr_ratio` to 1.
+    d is the completed fraction of the warmup or the decay. A warmup is d ("linear"), (1 - cos(pi d)) / 2 ("cosine") or
+    1 - sqrt(1 - d) ("1-sqrt"). A decay is 1 - d ("linear"), (1 + cos(2 pi d num_cycles)) / 2 ("cosine") or 1 - sqrt(d)
+    ("1-sqrt"). Warmup and decay are scaled to the range from `min_lr_ratio` to 1.
 
     Sources: WSD of MiniCPM, arXiv:2404.06395. The "1-sqrt" cooldown is from arXiv:2405.18392.
 
@@ -254,7 +254,7 @@ def warmup_stable_decay(
         num_stable_steps: Length of the stable phase. Default: `num_training_steps` minus the steps of warmup and decay.
         warmup_type: One of `RAMPS`.
         decay_type: One of `RAMPS`.
-        min_lr_ratio: First and last factor.
+        min_lr_ratio: Factor at the start of the warmup and after the decay.
         num_cycles: Number of waves of a cosine decay. The default, half a wave, decays once.
 
     Raises:

@@ -164,7 +164,7 @@ def get_wsd_schedule(
 ) -> LRScheduler:
     """Build a schedule with warmup, a stable phase, then decay over `num_decay_steps`.
 
-    `num_stable_steps` defaults to the rest of the run.
+    By default, `num_stable_steps` is `num_training_steps` minus the steps of warmup and decay.
 
     Raises:
         ArgumentError: A type is unknown, or neither `num_training_steps` nor `num_stable_steps` is set.
@@ -185,20 +185,26 @@ def get_wsd_schedule(
 
 
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
-    """Build torch's `ReduceLROnPlateau` with `kwargs`. It lowers the learning rate when a metric stops improving."""
+    """Build torch's `ReduceLROnPlateau`, which lowers the learning rate when a metric stops improving.
+
+    `kwargs` are the options of the class.
+    """
     return get_scheduler("reduce_lr_on_plateau", optimizer, **kwargs)
 
 
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
-    """Build a `GreedyLR` with `kwargs`. It raises the learning rate while a metric improves, else lowers it."""
+    """Build a `GreedyLR`, which raises the learning rate while a metric improves, and lowers it otherwise.
+
+    `kwargs` are the options of the class.
+    """
     return get_scheduler("greedy", optimizer, **kwargs)
 
 
 class LinearDecayWithWarmup(LambdaLR):
     """Linear warmup, then linear decay to 0. PaddleNLP has a class with this name.
 
-    It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PaddleNLP's class takes the
-    learning rate. This class takes the optimizer instead, because in PyTorch the optimizer holds the learning rate.
+    The default arguments build the same schedule (`lr_scheduler_type="linear"`). PaddleNLP's class takes a learning
+    rate. This class takes an optimizer instead, because in PyTorch the optimizer has the learning rate.
 
     Args:
         optimizer: The optimizer.

@@ -1,4 +1,4 @@
-"""Learning rate schedules: the table of names, and `get_scheduler`, which builds one.
+"""Learning rate schedules: the table of names, and `get_scheduler`, which builds a schedule from its name.
 
 To add a schedule, add a row to `SCHEDULES`.
 """
@@ -46,7 +46,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Name for `lr_scheduler_type` -> a function of `schedule_factors`, or a scheduler class that steps with a metric."""
 
 METRIC_SCHEDULES = frozenset(name for name, entry in SCHEDULES.items() if isinstance(entry, type))
-"""Names of the schedules that step with a metric. A run with one of them needs evaluations."""
+"""Names of the schedules that step with a metric. A run with such a schedule needs evaluations."""
 
 _SET_BY_GET_SCHEDULER = frozenset({"step", "optimizer", "num_warmup_steps", "num_training_steps", "lr_init"})
 """Parameters that `get_scheduler` sets. The user sets all others, in `lr_scheduler_kwargs`."""
@@ -80,13 +80,14 @@ def get_scheduler(
         num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
         num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
         scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.
-        kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). They override
-            `scheduler_specific_kwargs`.
+        kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). An option in
+            `kwargs` overrides the same option in `scheduler_specific_kwargs`.
 
     Returns:
-        A `LambdaLR`, to step after every optimizer step. Or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
-        after every evaluation. `needs_metric` tells which. The `state_dict()` of each schedule is plain data. The state
-        of a `LambdaLR` does not contain its options, so pass the same options before you load a state.
+        For a name in `METRIC_SCHEDULES`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after every
+        evaluation. For any other name, a `LambdaLR`, to step after every optimizer step. The `state_dict()` of each
+        schedule is plain data. The state of a `LambdaLR` does not contain the options. Before you load such a state,
+        build the schedule with the same options.
 
     Raises:
         ArgumentError: The name or an option is unknown, a required option is missing, or options exclude each other.
@@ -119,9 +120,9 @@ def get_scheduler(
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether `scheduler.step` takes a metric, so that it steps after evaluations instead of optimizer steps.
+    """Return whether `scheduler.step` takes a metric. Such a scheduler steps after evaluations, not optimizer steps.
 
-    The signature decides, so this also works for schedulers of torch, of transformers and of the user.
+    The signature decides. The function therefore also works for schedulers of torch, of transformers and of the user.
     """
     step = getattr(scheduler, "step", None)
     return callable(step) and "metrics" in inspect.signature(step).parameters

@@ -33,7 +33,7 @@ def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
 
 
 def _all_schedules(scheduler: Any) -> list[Any]:
-    """Return a schedule and the schedules that it combines, such as the parts of a `SequentialLR`."""
+    """Return a schedule and all schedules inside of it, such as the parts of a `SequentialLR`."""
     if scheduler is None:
         return []
     return [scheduler, *(inner for each in getattr(scheduler, "_schedulers", ()) for inner in _all_schedules(each))]

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 def count_elements(weights: Iterable[torch.Tensor]) -> int:
     """Return the number of elements of all weights.
 
-    A weight of a lazy module counts as 0 elements until the first batch gives it a shape. Before that, torch raises an
-    error for its `numel`.
+    A weight of a lazy module counts as 0 elements until the first batch gives the weight a shape. Until then, torch
+    raises an error for `weight.numel()`.
     """
     return sum(weight.numel() for weight in weights if not is_lazy(weight))

@@ -1,4 +1,4 @@
-"""Finding a batch size that fits in memory: train, and start again with a smaller batch on an out-of-memory error."""
+"""Find a batch size that fits in memory: train, and start again with a smaller batch on an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHARE = 0.9
-"""The next size to try, as a fraction of the size that did not fit. accelerate uses the same fraction."""
+"""The next batch size to try, as a fraction of the size that did not fit. accelerate uses the same fraction."""
 
 SIGNS = (" out of memory", "can't allocate memory", "CUDNN_STATUS_NOT_SUPPORTED")
-"""Parts of out-of-memory messages: of CUDA, of the CPU allocator, of cuDNN."""
+"""Texts in the out-of-memory errors of CUDA, of the CPU allocator and of cuDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -38,11 +38,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def memory_explained(run: Run) -> Iterator[None]:
     """In a `with` block, replace torch's out-of-memory error with an error that names the remedy.
 
-    This applies to several ranks with `auto_find_batch_size`. A single process starts again with a smaller batch. One
-    of several ranks cannot do this, because the other ranks may be inside a collective of the same step.
+    The error is replaced only on several ranks with `auto_find_batch_size`. A single process starts again with a
+    smaller batch. One of several ranks cannot start again, because the other ranks may be inside a collective of the
+    same step.
 
     Raises:
-        ArgumentError: if a batch does not fit in memory.
+        ArgumentError: if a batch does not fit in memory, on several ranks with `auto_find_batch_size`.
     """
     try:
         yield
@@ -56,7 +57,9 @@ def memory_explained(run: Run) -> Iterator[None]:
 
 
 def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
-    """Train with smaller and smaller batches until one fits. Each attempt starts from the same weights and RNG state.
+    """Train with smaller and smaller batches until a batch fits in memory.
+
+    Each attempt starts from the same weights and RNG states.
 
     Args:
         run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.

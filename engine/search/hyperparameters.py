@@ -29,7 +29,7 @@ from ..loss.loss_module import own_copy
 logger = logging.getLogger(__name__)
 
 _ASKED = count()
-"""Numbers the trainers whose callbacks may set arguments. All ranks build these trainers in the same order."""
+"""A counter of the trainers whose callbacks may set arguments. All ranks build these trainers in the same order."""
 
 DIRECTIONS = ("minimize", "maximize")
 SPEED = ("_runtime", "_per_second")
@@ -40,7 +40,8 @@ class BestRun(NamedTuple):
     """The result of a hyperparameter search."""
 
     run_id: str
-    """The number or id of the trial. Its files are in the folder `run-<run_id>`, unless `hp_name` names the trial."""
+    """The number or id of the trial. By default, the files of the trial are in the folder `run-<run_id>`. If `hp_name`
+    is set, the folder has the name that `hp_name` returns."""
     objective: float | list[float]
     """The objective of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
@@ -50,24 +51,24 @@ class BestRun(NamedTuple):
 
 
 class SearchBackend(Protocol):
-    """A library that chooses hyperparameters."""
+    """A library that chooses hyperparameters. The integrations of optuna, ray and wandb implement this protocol."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the default search space."""
+        """Return the default search space. For optuna: the hyperparameters that `trial` suggests from this space."""
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
         """Run the trials and return the best trial; for several objectives, the Pareto-optimal trials."""
 
 
 class Reporter(Protocol):
-    """A callback that keeps the objective of each evaluation."""
+    """A callback that stores the objective of the last evaluation, such as `ReportToTrial`."""
 
     objective: Any
     """The objective of the last evaluation; None before the first."""
 
 
 class TrialTrainer(Protocol):
-    """The parts of a Trainer that a search uses."""
+    """The attributes and methods of a trainer that a search uses. `Trainer` implements this protocol."""
 
     bus: EventBus
     model_init: Callable[..., nn.Module] | None
@@ -96,7 +97,7 @@ class TrialTrainer(Protocol):
 class Search:
     """A hyperparameter search: the space, the objective, and the inputs of the trainer that each trial builds.
 
-    It does not hold parts of a run, so it can be sent to another process.
+    A `Search` contains no `Run`, no optimizer and no event bus, so a library can send it to another process.
     """
 
     trainer_class: type[TrialTrainer]
@@ -104,9 +105,9 @@ class Search:
     inputs: TrainerInputs
     """The inputs of each trial's trainer, with the user's model and without `model_init`."""
     attributes: dict[str, Any]
-    """The attributes of the user's trainer, without the parts of its run."""
+    """The attributes of the user's trainer, without the objects that each trainer builds itself, such as its run."""
     model_init: Callable[..., nn.Module] | None
-    """Makes the model of each trial."""
+    """The user's function that makes the model of each trial."""
     folder: str
     """The parent of the trials' output folders."""
     removed: list[str]
@@ -114,12 +115,12 @@ class Search:
     added: list[Any]
     """Callbacks that the user added after construction."""
     functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
-    """Functions that the user subscribed, by id: event, function, filters."""
+    """Functions that the user subscribed: id -> event, function and filters."""
     ranks: Ranks
     """The process group that each trial uses."""
     space: Callable[[Any], dict[str, Any]]
-    """A function that receives a trial and returns its hyperparameters. Some libraries pass None and receive the search
-    space."""
+    """A function that receives a trial and returns the hyperparameters of the trial. For libraries that pass None, such
+    as ray, the function returns the search space."""
     compute_objective: Callable[[dict[str, Any]], Any]
     """A function that receives the metrics of an evaluation and returns the objective."""
     n_trials: int
@@ -127,9 +128,9 @@ class Search:
     direction: str | list[str]
     """`minimize` or `maximize`, or a list of these for several objectives."""
     hp_name: Callable[[Any], str] | None
-    """A function that receives a trial and returns its name."""
+    """A function that receives a trial and returns the name of the trial. None: the name is `run-<run_id>`."""
     options: dict[str, Any]
-    """Further options for the library."""
+    """Options for the library: the additional keyword arguments of `Trainer.hyperparameter_search`."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -172,10 +173,10 @@ class Search:
         If the training makes no evaluation, this method evaluates after the training.
 
         Args:
-            trial: what `model_init` receives, if it takes a parameter.
+            trial: the trial of the library, for a `model_init` that has a parameter.
             name: the name of the trial.
             values: the hyperparameters of the trial.
-            reporter: a callback that keeps the objective of the last evaluation.
+            reporter: a callback that stores the objective of the last evaluation.
         """
         trainer = self.trainer_for(name, values)
         trainer.add_callback(reporter)
@@ -237,7 +238,7 @@ class Search:
 
 @contextmanager
 def _ended(trainer: TrialTrainer) -> Iterator[None]:
-    """After a `with` block, announce `on_end` to the callbacks of a trial. Keep the process group for later trials."""
+    """After a `with` block, announce `on_end` to the callbacks of a trial. The process group stays for later trials."""
     try:
         yield
     except BaseException:
@@ -273,10 +274,10 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 
 
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
-    """Ask callbacks for values that replace the user's arguments. Log and return them: argument -> value.
+    """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
-    Rank 0 asks the callbacks and sends the values to all ranks, because other ranks may not know the values of a
-    sweep.
+    Rank 0 asks the callbacks and sends the values to the other ranks, because only rank 0 may know the values of a
+    sweep. A rank without a callback that sets arguments does not read the values, and gets an empty dict.
 
     Args:
         args: the user's arguments.
@@ -310,10 +311,10 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
 
 
 def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
-    """Return the value of rank 0 on every rank.
+    """Return the value of rank 0 on every rank that calls the function.
 
     The function uses the store of the process group instead of a collective. If only rank 0 has a callback that sets
-    arguments, the other ranks do not call the function. In a collective, rank 0 would wait for them forever.
+    arguments, the other ranks do not call the function. In a collective, rank 0 would wait for these ranks forever.
 
     Args:
         ranks: the process group.
@@ -366,10 +367,11 @@ def checked_direction(direction: Any) -> str | list[str]:
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
     """Return whether `model_init` receives the trial.
 
-    It does if `model_init` has exactly one required parameter, or a single parameter with the default None.
+    `model_init` receives the trial in two cases: it has exactly one required parameter, or it has a single parameter
+    with the default None.
 
     Raises:
-        ArgumentError: if it requires more than one parameter.
+        ArgumentError: if `model_init` requires more than one parameter.
     """
     assert model_init is not None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

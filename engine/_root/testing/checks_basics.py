@@ -46,7 +46,8 @@ def constructs(lab: Lab) -> None:
 def attaches(lab: Lab) -> None:
     """Check that an instance attaches to a trainer only once.
 
-    A second instance of the class must attach, or raise an error other than `SubscriptionError`.
+    A second instance must attach too, or raise a `TrainbusError` that is not a `SubscriptionError`. After its removal,
+    an instance must have no subscribed handler.
     """
     callback = lab.new()
     try:
@@ -74,7 +75,7 @@ def attaches(lab: Lab) -> None:
 
 @check(remedy="Make it a dataclass, or define `__repr__` and `__eq__` from its settings.")
 def describes(lab: Lab) -> None:
-    """Check that the callback shows its settings in its `repr`, and equals another one with the same settings."""
+    """Check that the callback shows its settings in its `repr`, and equals a callback with the same settings."""
     one, other = lab.new(), lab.new()
     for shown in (repr(one), lab.trainer(one).describe()):
         if " object at 0x" in shown:

@@ -1,4 +1,4 @@
-"""Checks of how a callback behaves in a run: it closes, reports errors, and does not change objects of others."""
+"""Checks that a callback releases its resources, lets errors through, and does not change objects of others."""
 
 from __future__ import annotations
 
@@ -90,14 +90,15 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """Check that the callback closes its files, threads and hooks, and resets signal handlers, however a run ends."""
+    """Check that the callback closes files, threads and hooks and resets signal handlers, also after an error."""
     kept: list[Any] = []  # keeps the callbacks: Python closes a file to which nothing refers
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault. Return the resources that the run did not release, and a text.
 
-        The text describes the first weight that differs from the trained weights. It is empty if all are equal.
+        The text describes the first weight that differs from the trained weights. The text is empty if all weights are
+        equal. It is also empty if `error` is not `InjectedFault`, because the weights are then not compared.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -145,10 +146,10 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """Copies of the trained weights of a model, taken in each step, also if an error ends the run inside a step."""
+    """Copies of the trained weights of a model. Each step makes copies, also a step that ends the run with an error."""
 
     def __init__(self, trainer: Trainer) -> None:
-        """Note the weights of a trainer in each step."""
+        """Subscribe functions that copy the weights of a trainer's model in each step."""
         self.early: set[str] = set()
         """Names of weights that a step changed before the update of the optimizer, and that this update did not change.
         For example, a second optimizer or the forward pass trains them."""
@@ -162,7 +163,7 @@ class NotedWeights:
         """Return the trained weights at the end of the run.
 
         Args:
-            early: the names of weights that a step changes before the update of the optimizer. Take them from the field
+            early: the names of weights that a step changes before the update of the optimizer. Read them from the field
                 `early` after a run without a fault. If a step fails before this update, the result has the new values
                 of these weights only. The other weights have the values from before the step.
         """
@@ -252,6 +253,8 @@ def costs(lab: Lab) -> None:
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
+
+    Handlers of work events, such as `on_save_due`, do not count.
 
     Args:
         lab: builds the run.

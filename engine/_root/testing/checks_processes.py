@@ -57,8 +57,8 @@ def _rank(lab: Lab) -> dict[str, Any]:
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
     """Subscribe a function that compares the requests of the callback between the ranks in each step.
 
-    The function runs before the ranks do what the callback requests. Without it, ranks with different requests could
-    wait for each other until the timeout.
+    The function runs before the ranks do what the callback requests. Without the function, ranks with different
+    requests could wait for each other until the timeout.
     """
     if is_rank_local(callback):
         return  # the ranks may differ: the engine makes them agree on the requests of such a callback

@@ -69,7 +69,7 @@ def any_order(lab: Lab) -> None:
     remedy="Reset everything that belongs to one run in `on_setup`, if `run.mode == 'train'`.",
 )
 def trains_twice(lab: Lab) -> None:
-    """Check that a second `train()`, and a training in a second trainer, repeat the run of the first `train()`."""
+    """Check that a callback repeats its run in a second `train()`, and in a second trainer."""
     callback = lab.new()
     first = lab.among(callback)
     train(first)
@@ -106,7 +106,7 @@ def state_round_trip(lab: Lab) -> None:
     def load() -> None:
         """Load each saved state into the new callback and compare it. Then end the run with an error.
 
-        It runs after `on_setup` of all callbacks, at the point at which a resumed run loads states.
+        The handlers of `on_setup` of all callbacks run before this function, as in a resumed run.
         """
         for state, path in files:
             if state:

@@ -14,7 +14,7 @@ CLOCKS = ("time", "monotonic", "perf_counter")
 
 
 class VirtualClock:
-    """Time that stands still until a test moves it. `time.sleep` advances it and returns immediately."""
+    """Time that stands still until a test moves it. Inside `running()`, `time.sleep` advances the clock immediately."""
 
     def __init__(self) -> None:
         """Start at 0 seconds."""
@@ -26,13 +26,17 @@ class VirtualClock:
         self.seconds += seconds
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
-        """Subscribe a handler that advances the clock by `seconds` in each step. Return a function that removes it."""
+        """Subscribe a handler that advances the clock by `seconds` in each step.
+
+        Returns:
+            A function that removes the handler.
+        """
         undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
         return undo
 
     @contextmanager
     def running(self) -> Iterator[VirtualClock]:
-        """Replace the clocks of the module `time` in the block."""
+        """In a `with` block, replace `time.sleep` and the functions in `CLOCKS` with this clock."""
         originals = {name: getattr(time, name) for name in (*CLOCKS, "sleep")}
         # Start at whole seconds. With a fraction, the rounding of floats could make a difference of two readings too
         # small.

@@ -20,12 +20,12 @@ MODULES = (checks_basics, checks_repeats, checks_conduct, checks_processes)
 
 
 class NotJudged(Exception):
-    """Raised by a check that cannot run, because another check that it needs failed."""
+    """Raised in place of a check that cannot run, because a check that must pass first has failed."""
 
 
 @dataclass
 class Examination:
-    """Runs the checks of one callback. Keeps the results, and the runs that several checks use."""
+    """Runs the checks of one callback. Stores the results, and the runs that several checks use."""
 
     subject: Subject
     """The callback."""
@@ -39,7 +39,7 @@ class Examination:
         """Return a text with the fault that a check finds; "" if the check passes. The first call runs the check.
 
         Raises:
-            NotJudged: if this check needs another check, and that check failed.
+            NotJudged: if a check that must pass first has failed.
         """
         for needed in CHECKS[name].needs:
             if self.outcome(needed):
@@ -100,9 +100,11 @@ def check_callback(
 
     Args:
         callback: a class, a function that returns a new callback, or a `Subject`.
-        only: the names of the checks to run. Default: all.
+        only: the names of the checks to run. Default: all, but the check that starts two processes only with
+            `two_processes=True`.
         two_processes: also run the check that starts two processes.
-        expected_failed: each key is the name of a check that may fail. Each value is the reason.
+        expected_failed: each key is the name of a check that may fail, and that is therefore not run. Each value is the
+            reason.
         **promises: fields of `Subject`, such as `budget=500`.
 
     Raises:
@@ -125,8 +127,8 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
 
     Args:
         only: the names of the checks to run. Empty: all checks.
-        two_processes: whether "all checks" includes the check that starts two processes.
-        expected_failed: the names of checks that may fail, each with a reason. They are not removed from the result.
+        two_processes: if `only` is empty, whether the result includes the check that starts two processes.
+        expected_failed: the names of checks that may fail, each with a reason. The result contains these checks too.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

@@ -1,7 +1,7 @@
 """Faults to inject into a run: an error, a signal, a kill, a full disk, a lost rank.
 
-Each function except `full_disk` returns an injector. Call the injector with a trainer; it returns a function that
-removes the fault. `full_disk` is a context manager.
+Each function except `full_disk` returns an injector. Call the injector with a trainer. The injector adds the fault,
+and returns a function that removes the fault. `full_disk` is a context manager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InjectedFault(Exception):
 def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseException] = InjectedFault) -> Injector:
     """Return an injector that raises an error in a step.
 
-    Call the injector with a trainer. It returns a function that removes the fault.
+    Call the injector with a trainer. The injector returns a function that removes the fault.
 
     Args:
         step: the first step that fails. The first step of a run is 1. Later steps raise the error too.
@@ -66,7 +66,7 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
     """Return an injector that sends a signal to this process at the end of a step.
 
-    Call the injector with a trainer. It returns a function that removes the fault.
+    Call the injector with a trainer. The injector returns a function that removes the fault.
     """
 
     def inject(trainer: Trainer) -> Undo:
@@ -81,8 +81,8 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
 def kill_at(step: int) -> Injector:
     """Return an injector that kills this process at the end of a step, to simulate a machine failure.
 
-    Call the injector with a trainer. It returns a function that removes the fault.
-    Use the injector in a function that you pass to `in_processes`. Elsewhere it kills the process of the tests.
+    Call the injector with a trainer. The injector returns a function that removes the fault.
+    Use the injector in a function that you pass to `in_processes`. Elsewhere, it kills the process of the tests.
     """
     return _kill_at(step, None)
 
@@ -90,7 +90,7 @@ def kill_at(step: int) -> Injector:
 def lose_rank_at(step: int, rank: int = 1) -> Injector:
     """Return an injector that kills one rank at the end of a step.
 
-    Call the injector with a trainer. It returns a function that removes the fault.
+    Call the injector with a trainer. The injector returns a function that removes the fault.
     Use the injector in a function that you pass to `in_processes`, with two processes.
     """
     return _kill_at(step, rank)
@@ -113,7 +113,7 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 def full_disk(folder: Path | str) -> Iterator[None]:
     """Simulate a full disk below a folder, in a `with` block.
 
-    Every attempt to write a file or make a folder there fails with "no space left on device".
+    Opening a file for writing below the folder, or making a folder, raises an `OSError` with the error number ENOSPC.
     """
     below = os.path.abspath(folder)
     opens, makes = builtins.open, os.mkdir

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def tiny_run(tmp_path: Path) -> Iterator[Callable[..., runs.TinyRun]]:
-    """A function that trains a tiny model with callbacks, and returns events, ledger, logs, metrics and weights."""
+    """A function that trains a tiny model with callbacks, and returns a `TinyRun`: events, ledger, logs and weights."""
     done: list[runs.TinyRun] = []
 
     def run(*callbacks: Any, **options: Any) -> runs.TinyRun:
@@ -46,7 +46,7 @@ def virtual_clock() -> Iterator[VirtualClock]:
 
 @pytest.fixture
 def fake_tracker() -> FakeTracker:
-    """A tracker that keeps rows and summary in memory."""
+    """A tracker that stores rows and summary in memory."""
     return FakeTracker()
 
 

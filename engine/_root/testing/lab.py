@@ -26,10 +26,10 @@ OBSERVING = (Stage.MEASURE, Stage.REPORT)
 
 
 class Lab:
-    """Builds and trains tiny trainers with the callback under test, and keeps the runs that several checks read."""
+    """Builds and trains tiny trainers with the callback under test, and stores the runs that several checks read."""
 
     def __init__(self, subject: Subject, folder: Path) -> None:
-        """Store the callback under test, and note the settings of the process before the first run.
+        """Store the callback under test, and the settings of the process before the first run.
 
         Args:
             subject: the callback under test.
@@ -152,8 +152,8 @@ def observes(found: Subscription, subject: Subject) -> bool:
 
     Args:
         found: the handler.
-        subject: the callback under test. If its `reporter` is True or False, the result is this value. If its
-            `reporter` is None, the result is True for handlers in MEASURE and REPORT.
+        subject: the callback under test. If `subject.reporter` is True or False, the result is `subject.reporter`. If
+            `subject.reporter` is None, the result is True for handlers in MEASURE and REPORT, and False for others.
     """
     return found.slot.stage in OBSERVING if subject.reporter is None else subject.reporter
 
@@ -184,21 +184,21 @@ class Watch:
 
         Args:
             trainer: the trainer.
-            subject: the callback under test. Its `reporter` says which of its handlers may only observe the run: True
+            subject: the callback under test. `subject.reporter` decides which handlers must only observe the run: True
                 for all, False for none, None for the handlers in MEASURE and REPORT.
         """
         self.trainer, self.subject = trainer, subject
         self.printed: list[str] = []
-        """The output of handlers, with their names."""
+        """A text for each call of a handler that printed: the handler and its output."""
         self.drew: list[str] = []
         """A text for each observing handler that drew random numbers: the handler and the generator."""
         self.changed: list[str] = []
-        """A text for each observing handler that changed weights or modes of the model: the handler and the change."""
+        """A text for each change of weights, gradients or modes by an observing handler: the handler and the change."""
         self.args: list[str] = []
         """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
-        """Make one call of a handler."""
+        """Call a handler, and record what the handler prints, draws and changes. Return the result of the handler."""
         args = _values(self.trainer.args)
         model = self.trainer.model
         before = None
@@ -256,7 +256,7 @@ def _modes(model: torch.nn.Module) -> tuple[list[bool], list[bool]]:
 
 @contextlib.contextmanager
 def handled(trainer: Trainer, event: str, handler: Callable[..., Any], stage: Stage = Stage.RELEASE) -> Iterator[None]:
-    """Subscribe a function inside a `with` block."""
+    """Subscribe a function to an event. The end of the `with` block removes the function."""
     handle = trainer.on(event, handler, stage=stage)
     try:
         yield

@@ -57,10 +57,11 @@ def parametrize_with_checks(
 
     Args:
         callbacks: classes, functions that return a new callback, or `Subject`s.
-        only: the names of the checks to run. Default: all.
+        only: the names of the checks to run. Default: all, but the check that starts two processes only with
+            `two_processes=True`.
         two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
         expected_failed: the checks whose cases are expected to fail. Each key is the name of a check, each value is the
-            reason why the callbacks may fail it.
+            reason why the callbacks may fail the check.
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:

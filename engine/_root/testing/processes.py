@@ -26,12 +26,14 @@ class Ended:
     trace: str = ""
     """The traceback of the exception."""
     exit_code: int | None = None
-    """The exit code of the process. After a signal it is the negative number of the signal. None if the process was
+    """The exit code of the process. After a signal: the negative number of the signal. None if the process was
     killed because of the timeout."""
 
 
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
-    """Call a function in forked processes. Their environment variables let torch.distributed connect them.
+    """Call a function in forked processes that torch.distributed can connect.
+
+    Each process has the environment variables that a launcher would set, such as `RANK` and `MASTER_ADDR`.
 
     A forked process starts in milliseconds, and the function need not be importable. The operating system must have
     `fork`, and this process must not have used CUDA.

@@ -19,7 +19,7 @@ class TinyRun:
     """The results of a small run."""
 
     trainer: Trainer
-    """The trainer. It is not ended, so it can train, evaluate and predict again."""
+    """The trainer. You can train, evaluate and predict with it again, because `Trainer.end()` was not called."""
     trace: Trace
     """The events, with the number of completed steps."""
     ledger: list[Entry]
@@ -38,7 +38,7 @@ class TinyRun:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics of each evaluation, with the `step`."""
+        """The logged metrics of each evaluation, each with its `step`."""
         return [entry for entry in self.logs if any(name.startswith("eval_") for name in entry)]
 
     @property
@@ -63,7 +63,7 @@ class TinyRun:
 def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
     """Return callbacks that log, evaluate and save, to add to the callbacks of the user.
 
-    They log each step, evaluate every second step, and save every `save_every` steps.
+    The returned callbacks log each step, evaluate every second step, and save every `save_every` steps.
 
     Args:
         callbacks: the callbacks of the user. If they contain a `Log`, an `Evaluate` or a `Checkpoint`, the function
@@ -88,7 +88,8 @@ def tiny_run(
 ) -> TinyRun:
     """Train a tiny model for 6 steps with these callbacks.
 
-    It logs every step, and evaluates and saves every second step.
+    The run logs every step, and evaluates and saves every second step. If `callbacks` has a `Log`, an `Evaluate` or a
+    `Checkpoint`, this callback sets its own interval.
 
     Args:
         callbacks: the callbacks under test.

@@ -14,27 +14,29 @@ MICROSECONDS = 2000.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A callback under test, and what its author promises: for example, that it can be pickled.
+    """A callback under test, and what its author promises: for example, that the callback can be pickled.
 
     Wrap a class or a factory in a `Subject` to set options for one callback of a list.
     """
 
     make: Callable[..., Any]
-    """A class, or a function that returns a new callback. If the function has a parameter `folder`, it receives a
-    folder to write to."""
+    """A class, or a function that returns a new callback. A function with a parameter `folder` receives a folder to
+    write to."""
     name: str = ""
-    """The name in messages and test ids. Default: the name of the class or of the function."""
+    """The name in messages and test ids. Default: the name of the class or function. For a lambda: the class of its
+    result."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `Trainer` and `TrainingArguments` for the runs, such as a `model_init` that suits the callback."""
     budget: float | None = MICROSECONDS
     """The microseconds that the handlers may take per step, on average. None: no limit."""
     reporter: bool | None = None
-    """Whether the checks demand that all handlers only observe the run. None: they demand it of handlers in MEASURE and
-    REPORT."""
+    """Which handlers must only observe the run, without changing it. True: all. False: none. None: the handlers in
+    MEASURE and REPORT."""
     prints: bool = False
     """Whether the callback may print."""
     writes_weights: bool = False
-    """Whether handlers that only observe may change weights, for example to use averaged weights for a while."""
+    """Whether handlers in MEASURE and REPORT may change weights, for example to evaluate averaged weights. True turns
+    off the check `keeps_weights`."""
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
     """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Subject:
 def as_subject(given: Any, **options: Any) -> Subject:
     """Return a `Subject` from a class, a factory or a subject.
 
-    `options` are fields of the returned subject. A field that is None keeps its default.
+    `options` are fields of the returned subject. An option that is None changes nothing.
 
     Raises:
         TypeError: for an instance of a callback. The checks need several new instances.
@@ -73,7 +75,7 @@ def as_subject(given: Any, **options: Any) -> Subject:
 
 
 def _name_of(make: Callable[..., Any]) -> str:
-    """Return the name of a class or function. For a lambda, call it and return the name of the result's class."""
+    """Return the name of a class or function. For a lambda, return the name of the class of its result."""
     name: str = getattr(make, "__name__", type(make).__name__)
     if name != "<lambda>":
         return name

@@ -15,7 +15,7 @@ from .. import Checkpoint, Log, Progress, Trainer, TrainingArguments
 
 
 class Block(nn.Module):
-    """A layer with dropout. A resumed run gets other weights than an uninterrupted run if it loses its RNG state."""
+    """A layer with dropout. A resumed run that loses the RNG state gets other weights than the uninterrupted run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Net(nn.Module):
     """Two blocks and a head. Returns a dict with the loss and the logits."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Initialize the weights from a seed. This sets the global seed of torch."""
+        """Initialize the weights from a seed. The constructor sets the global seed of torch."""
         super().__init__()
         torch.manual_seed(seed)
         self.blocks = nn.Sequential(Block(), Block())
@@ -60,12 +60,14 @@ TRAINER_OPTIONS = (
 
 
 def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = None, **options: Any) -> Trainer:
-    """Build a trainer of 6 steps, by default of a `Net`. It logs and saves only if a callback or an argument says so.
+    """Build a trainer of 6 steps, by default of a `Net`.
+
+    The trainer logs and saves only if a callback or an argument such as `save_steps` requests it.
 
     Args:
         folder: the output folder.
         callbacks: the callbacks.
-        model: the model. Default: a `Net`, unless `model_init` is given.
+        model: the model. Default: a `Net` if there is no `model_init`.
         **options: arguments of `Trainer` and of `TrainingArguments`.
     """
     given = {name: options.pop(name) for name in TRAINER_OPTIONS if name in options}
@@ -90,7 +92,7 @@ PLUGIN_SWITCHES = {"TRAINBUS_PLUGINS": "none", "TRAINBUS_DISABLE_PLUGINS": "all"
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Disable installed plugins in a `with` block: trainers that are built in it attach no plugin."""
+    """Disable installed plugins in a `with` block: trainers that are built in the block attach no plugin."""
     before = {name: os.environ.get(name) for name in PLUGIN_SWITCHES}
     os.environ.update(PLUGIN_SWITCHES)
     try:
@@ -109,12 +111,12 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def same_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    """Return whether weights are equal in every bit."""
+    """Return whether two dicts have the same names, and weights of the same shapes and values."""
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Return whether nested values are equal, tensors in every bit."""
+    """Return whether nested values are equal. A list equals a tuple with the same items. NaN numbers are equal."""
     if isinstance(left, dict):
         return isinstance(right, dict) and left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
     if isinstance(left, (list, tuple)):

@@ -1,4 +1,4 @@
-"""FakeTracker: a tracker that keeps the rows of a run in memory. A test can make it fail."""
+"""FakeTracker: a tracker that stores the rows of a run in memory. A test can make the tracker fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FakeSession(ServiceSession):
         self.tracker = tracker
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Add a row."""
+        """Add a row to the tracker. At a step in `fails_at`, raise `ConnectionError`."""
         if step in self.tracker.fails_at:
             raise ConnectionError(f"the fake service does not answer at step {step}")
         self.tracker.rows.append({**values, "step": step})
@@ -29,21 +29,21 @@ class FakeSession(ServiceSession):
         self.tracker.summary[name] = value
 
     def close(self, outcome: Outcome) -> None:
-        """Note how the run ended."""
+        """Add the outcome of the run to `FakeTracker.outcomes`."""
         self.tracker.outcomes.append(outcome)
 
 
 @dataclass
 class FakeTracker(ServiceTracker):
-    """Keeps the values that a run reports in memory.
+    """A tracker that stores the values that a run reports in memory.
 
-    Use it in a test to see the values that your callback logs, in the form in which a tracker receives them.
+    Use the tracker in a test to see the values that your callback logs, in the form in which a tracker receives them.
     """
 
     service: ClassVar[str] = "Fake"
 
     fails_at: tuple[int, ...] = ()
-    """The steps at which the service does not answer."""
+    """The steps at which a log fails with a `ConnectionError`."""
     rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """The rows, each with its `step`."""
     summary: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -54,7 +54,7 @@ class FakeTracker(ServiceTracker):
     """How the runs of the tracker ended, one entry for each closed run."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
-        """Open a run."""
+        """Store the training arguments, and return a session that adds its values to this tracker."""
         self.config = dict(config)
         return FakeSession(opening.run_id, self)
 

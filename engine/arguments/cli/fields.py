@@ -35,10 +35,10 @@ class Argument:
     field: Field[Any]
     hint: Any
     aliases: tuple[str, ...] = ()
-    """Other names of the field, which its dataclass translates itself."""
+    """Other names of the field. The dataclass of the field translates these names."""
     is_hidden: bool = False
-    """Whether `--help` leaves the field out. True for aliases that take other values than the argument, such as
-    `adafactor` for `optim`."""
+    """Whether `--help` does not list the field. True for an alias whose values differ from the values of the argument,
+    such as `adafactor` for `optim`."""
 
     @property
     def name(self) -> str:
@@ -76,9 +76,9 @@ class Argument:
 
     @property
     def section(self) -> type[Any]:
-        """The class that gives the field its section of `--help`.
+        """The class whose section of `--help` lists the field.
 
-        This is the argument group that declares the field. If no group declares it, this is the dataclass of the field.
+        If an argument group declares the field, the class is this group. Otherwise the class is the dataclass.
         """
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
@@ -87,7 +87,7 @@ class Argument:
 
     @property
     def nargs(self) -> dict[str, Any]:
-        """How many words follow the flag: keywords for `argparse`."""
+        """The keywords of `add_argument` that say how many words follow the flag."""
         members = members_of(self.hint)
         if any(kind_of(member) in SEVERAL for member in members):
             return {"nargs": "*"}
@@ -133,6 +133,9 @@ class Argument:
     def convert(self, value: Any) -> Any:
         """Convert a value from a configuration file to the type of the field.
 
+        If the dataclass checks the field itself, and the value is not a string, a value that does not fit is returned
+        unchanged.
+
         Raises:
             Unreadable: The value cannot be converted.
         """
@@ -149,11 +152,12 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and hidden arguments, which `--help` does not show, for some aliases.
+    """Return the arguments of all classes, and hidden arguments for some aliases.
 
-    If `TrainingArguments` or a subclass is given, each of its aliases that takes other values than its argument gets a
-    hidden argument. For example, the alias `group_by_length` takes a bool, and its argument `train_sampling_strategy`
-    takes text. A field of any class overrides an alias with the same name.
+    If `classes` contains `TrainingArguments` or a subclass, the result has a hidden argument for each alias whose
+    values differ from the values of the argument. For example, the alias `group_by_length` takes a bool, but the
+    argument `train_sampling_strategy` takes text. `--help` does not show hidden arguments. A field of any class
+    overrides an alias with the same name.
 
     Raises:
         ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.
@@ -185,9 +189,9 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return an argument for the alias `name`, which takes other values than its argument. `--help` does not show it.
+    """Return a hidden argument for an alias whose values differ from the values of the argument.
 
-    The class `owner` translates the values of the alias.
+    The class `owner` translates the values of the alias. `--help` does not show a hidden argument.
     """
     made: Any = field(default=None)
     made.name = name

@@ -27,7 +27,8 @@ _PROBLEMS = "_problems"
 """Attribute of the namespace in which `_StoreValue` collects problems."""
 
 _REPEATED = "_repeated"
-"""Attribute of the namespace: the names of fields that have a value already, and whose next flag adds to it."""
+"""Attribute of the namespace with a set of field names. The next flag of such a field adds to the value of the field
+instead of replacing the value."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -43,9 +44,9 @@ class ArgumentParser(argparse.ArgumentParser):
     with default True also has `--no_name`. A list takes several values, a dict takes JSON, and `none` is None if the
     field accepts None. Fields that are not set keep the default of their dataclass.
 
-    `add_argument` works as in `argparse`; its values are returned in a namespace after the instances. The constructor
-    also takes the options of `argparse.ArgumentParser`, such as `prog` and `description`. With `exit_on_error=False`,
-    an invalid command line raises `ArgumentError` instead of ending the program with status 2.
+    `add_argument` works as in `argparse`. The values of such arguments are returned in a namespace after the instances.
+    The constructor also takes the options of `argparse.ArgumentParser`, such as `prog` and `description`. With
+    `exit_on_error=False`, an invalid command line raises `ArgumentError` instead of ending the program with status 2.
 
     Raises:
         ArgumentError: Two dataclasses define the same flag.
@@ -78,11 +79,11 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             args: The words. Default: the command line of the program (`sys.argv`).
-            return_remaining_strings: Return unknown words as a list, the last result. Otherwise they are errors.
+            return_remaining_strings: Return unknown words as a list, the last result. False: unknown words are errors.
             look_for_args_file: Also read flags from the program's own .args file (`train.args` beside `train.py`), if
                 it exists. The parser does not read this file if `args_filename`, or a .json or .yaml file, is given.
             args_filename: A configuration file.
-            args_file_flag: A flag that names a configuration file. It may be repeated.
+            args_file_flag: A flag that names a configuration file. A command line may have the flag several times.
 
         Returns:
             An instance of each dataclass, in the order of the parser. If `add_argument` added arguments, a namespace
@@ -202,7 +203,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _place_of_file(self, words: Sequence[str]) -> int | None:
         """Return the index of the configuration file among the words; None if there is none.
 
-        Only the first word can be the file. Words such as `--local_rank=0`, which launchers add, may precede it.
+        Only the first word can be the file. Words such as `--local_rank=0`, which launchers add, may precede the file.
         """
         if any(not action.option_strings for action in self._actions):
             return None  # a positional argument, such as `add_argument("input")`, takes that word
@@ -253,7 +254,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _has_plugins(self) -> bool:
         """Whether a dataclass has the argument `plugins` of `TrainingArguments`.
 
-        If none has it, the parser ignores plugins.
+        Otherwise the parser ignores plugins.
         """
         argument = self._by_key.get("plugins")
         return argument is not None and bool(argument.field.metadata.get("texts"))
@@ -265,7 +266,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag in it."""
+        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag there."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:
@@ -288,7 +289,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _convert(self, values: Mapping[str, Any], allow_extra_keys: bool) -> tuple[dict[str, Any], list[str]]:
         """Convert values by field name to the types of the fields. Return the converted values, and the problems.
 
-        The problems are unknown names, unless `allow_extra_keys` is set, and values that cannot be converted.
+        The problems are values that cannot be converted. Without `allow_extra_keys`, unknown names are problems too.
         """
         converted, problems = {}, []
         for name, value in values.items():
@@ -334,6 +335,7 @@ class _StoreValue(argparse.Action):
     """Stores the value of a flag in the namespace.
 
     A field may have several flags, such as `--name`, `--no_name` and aliases. The last flag on the command line wins.
+    A field with `repeats=True` in its metadata joins the values of all its flags instead.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:
@@ -343,7 +345,7 @@ class _StoreValue(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        """Store the value. If it is invalid, collect the problem, so that the parser reports all problems at once."""
+        """Store the value. For an invalid value, store the problem, so that the parser reports all problems at once."""
         found = vars(namespace)
         repeats, repeated = self.argument.field.metadata.get("repeats"), found.setdefault(_REPEATED, set())
         before = found.get(self.dest) if self.dest in repeated or option_string == "-p" else None

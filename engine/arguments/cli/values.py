@@ -104,7 +104,10 @@ def kind_of(hint: Any) -> Any:
 
 
 def item_of(hint: Any) -> Any:
-    """Return the item type of a `list[...]` or `tuple[...]`; `Any` for a type without brackets."""
+    """Return the item type of a `list[...]` or `tuple[...]`; `Any` for a type without brackets.
+
+    For a tuple with several item types, return their union.
+    """
     items = tuple(item for item in get_args(hint) if item is not Ellipsis)
     return reduce(or_, items) if items else Any
 
@@ -216,7 +219,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _is_fixed(hint: Any) -> bool:
-    """Return whether a type is a tuple with a type for each place, such as `tuple[int, str]`."""
+    """Return whether a type is a tuple of fixed length, with a type for each item, such as `tuple[int, str]`."""
     return kind_of(hint) is tuple and bool(get_args(hint)) and Ellipsis not in get_args(hint)
 
 

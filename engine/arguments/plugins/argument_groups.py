@@ -103,7 +103,7 @@ def _sentence(text: str) -> str:
 
 
 _HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}
-"""The description of each option that every callback has. The help does not show these options."""
+"""The description of the options in `OF_ALL`, which every callback has. The help does not show these options."""
 
 
 class _StoreOption(argparse.Action):

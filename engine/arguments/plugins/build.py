@@ -47,7 +47,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
 
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
-    """Build the callbacks that a parsed text describes. Return them, and the problems of the text.
+    """Build the callbacks that a parsed text describes. Return the callbacks, and the problems of the text.
 
     If there is a problem, the list of callbacks is empty. The arguments `args` and `find` are the same as for `build`.
     """
@@ -197,6 +197,6 @@ def as_yaml(callbacks: Iterable[Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a scalar of YAML. It has quotes if YAML would read the plain text as another value."""
+    """Return a text as a scalar of YAML, in quotes if YAML would read the plain text as another value."""
     plain = not any(mark in text for mark in (": ", " #", "'", '"', "{", "[", ",", "&", "|"))
     return text if plain and text.isprintable() else json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Static manifests: a JSON file next to a plugin's code that describes it, so that listing plugins imports nothing."""
+"""Plugin manifests: JSON files that describe plugins, so that trainbus can list plugins without importing them."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def stage_of(cls: type) -> str:
-    """Return the name of the stage of a class."""
+    """Return the name of the stage of a callback class; `DECIDE` if the class sets no valid stage."""
     stage = getattr(cls, "stage", Stage.DECIDE)
     return stage.name if isinstance(stage, Stage) else Stage.DECIDE.name
 
 
 def handlers_of(cls: type) -> dict[str, str]:
-    """Return the name of the stage in which each handler of a callback class runs, by event name."""
+    """Return the handlers of a callback class: event name -> name of the stage in which the handler runs."""
     base = base_of(cls) or object
     own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}
@@ -123,7 +123,7 @@ def problems_of(plugin: Plugin) -> list[str]:
 
     - the plugin can be imported, and offers a callback class or a function,
     - its events, parameters and annotations are valid,
-    - this trainbus has the version of the callback interface that it requires (`requires`),
+    - this trainbus has the version of the callback interface that the plugin requires (`requires`),
     - its manifest is not outdated,
     - runs can use its name, and no other package offers the same name.
     """
@@ -156,7 +156,7 @@ def problems_of(plugin: Plugin) -> list[str]:
 def _problem_of_name(name: str) -> str:
     """Return the problem of a plugin's name; an empty string if there is none.
 
-    A name is a problem if texts and flags cannot contain it, or if it already has another meaning in them.
+    A name is a problem if texts and flags cannot contain the name, or if the name already has a meaning there.
     """
     remedy = "use letters, digits and underscores in the entry point"
     if "." in name and name.replace(".", "_").isidentifier():
@@ -179,9 +179,9 @@ def _handled_elsewhere() -> list[str]:
 
 
 def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
-    """Build the manifest of an installed package from its plugins, and return it with the path for its file.
+    """Build the manifest of an installed package from its plugins. Return the manifest and the path for its file.
 
-    The function imports the plugins. It writes no file.
+    The function imports the plugins, and writes no file.
 
     Args:
         package: the name of the distribution, or of a package that it installs.

@@ -16,7 +16,7 @@ from .text import split, unknown_name
 
 _ROOT = __name__.partition(".")[0]
 NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
-"""Public names of the folder `callbacks` that are not callbacks."""
+"""Public names that get no name for texts: base classes of callbacks, and classes that are not callbacks."""
 
 
 def snake_case(name: str) -> str:
@@ -54,7 +54,7 @@ def is_own(cls: type) -> bool:
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a class in texts."""
+    """Return the name of a class in texts: `early_stopping` for this library, `package.module:Class` for others."""
     if is_own(cls):
         return snake_case(cls.__name__)
     return f"{cls.__module__}:{cls.__qualname__}"
@@ -108,7 +108,10 @@ def nearest_name(name: str) -> str:
 
 
 def refuse_texts(listed: Any) -> None:
-    """Refuse texts in a list of callbacks that takes objects. `listed` is a list of callbacks, or a text.
+    """Refuse texts in the parameter `callbacks` of the Trainer, which takes objects.
+
+    Args:
+        listed: the value of the parameter: a list of callbacks, or a text.
 
     Raises:
         SubscriptionError: if there are texts. The error names the nearest callback and the remedies for each text.

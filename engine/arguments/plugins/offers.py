@@ -28,7 +28,11 @@ def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def problem_of_offer(target: Any) -> str:
-    """Check the object of a plugin. Return why it cannot build a callback, and a remedy; an empty string if it can."""
+    """Check the object that a plugin offers.
+
+    Returns:
+        Why the object cannot build a callback, and a remedy; an empty string if the object can build one.
+    """
     remedy = "Offer a callback class, or a function that returns callbacks"
     if isinstance(target, Callback) or not callable(target):
         return f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these"

@@ -59,10 +59,10 @@ class Option:
 def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
-    For a dataclass the options are the fields that its constructor takes. For another class they are the parameters of
-    its constructor. For a function they are all parameters except the first, which takes the training arguments. Every
-    `Callback` also has the options in `OF_ALL`, such as `on_error`. A `functools.partial` of a class has the options of
-    the class, with the bound values as defaults.
+    The options of a dataclass are the fields that its constructor takes. The options of another class are the
+    parameters of its constructor. The options of a function are all parameters except the first, which takes the
+    training arguments. Every `Callback` also has the options in `OF_ALL`, such as `on_error`. A `functools.partial` of
+    a class has the options of the class, with the bound values as defaults.
     """
     target, bound = unbound(target)
     is_class = isinstance(target, type)
@@ -284,7 +284,7 @@ def given_options(callback: Any) -> Iterator[tuple[Option, Any]]:
     """Yield (option, value) for each option of a callback with a value other than its default, except secrets.
 
     Raises:
-        ArgumentError: if the callback does not keep an option as an attribute of the same name.
+        ArgumentError: if the callback has no attribute with the name of an option.
     """
     for option in options_of(type(callback)).values():
         if not option.is_shown:

@@ -20,6 +20,8 @@ _ROOT = __name__.partition(".")[0]
 def as_python(callbacks: Iterable[Any]) -> str:
     """Return Python code that builds callbacks: the imports, and a list named `callbacks`.
 
+    If a constructor does not take an option such as `on_error`, an assignment after the list sets the option.
+
     Raises:
         ArgumentError: if a value cannot be written as text, such as a lambda or a dataset.
     """
@@ -34,7 +36,7 @@ def as_python(callbacks: Iterable[Any]) -> str:
 
 
 class _Writer:
-    """A writer of values as Python expressions. It collects the names that the expressions need to import."""
+    """Writes values as Python expressions, and collects the names that these expressions must import."""
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = {}
@@ -52,7 +54,7 @@ class _Writer:
         return "".join(lines)
 
     def name(self, value: Any) -> str:
-        """Return the name of a class or function."""
+        """Return the name of a class or function, and add the name to the imports."""
         root: Any = importlib.import_module(_ROOT)
         first = value.__qualname__.partition(".")[0]
         is_public = value.__module__.startswith(f"{_ROOT}.") and first in dir(root) and getattr(root, first) is value
@@ -60,7 +62,7 @@ class _Writer:
         return str(value.__qualname__)
 
     def call(self, value: Any, without: Iterable[str] = ()) -> str:
-        """Return the call that makes a value."""
+        """Return the call that builds an object, such as `EMA(decay=0.9)`, without the options that `without` names."""
         given = [(option.name, each) for option, each in given_options(value) if option.name not in without]
         return f"{self.name(type(value))}({', '.join(f'{name}={self.value(each)}' for name, each in given)})"
 

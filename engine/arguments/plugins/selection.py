@@ -31,20 +31,20 @@ OFF = "no:"
 
 @dataclass(frozen=True)
 class Request:
-    """The plugins that a run names, leaves out or excludes."""
+    """The settings about plugins: in the arguments of the run, and in environment variables."""
 
     named: Sequence[Spec] = ()
-    """The plugins that the arguments of the run name."""
+    """The plugins that the arguments `plugins` and `report_to` name."""
     off: Collection[str] = ()
     """The names of the plugins that the arguments leave out with `no:`."""
     only: Sequence[Spec] | None = None
-    """The plugins of `TRAINBUS_PLUGINS`; None if it is not set."""
+    """The plugins in the variable `TRAINBUS_PLUGINS`, empty for `none`. None if the variable is not set."""
     disabled: Collection[str] = ()
-    """The names of `TRAINBUS_DISABLE_PLUGINS`."""
+    """The names in the variable `TRAINBUS_DISABLE_PLUGINS`."""
 
     @classmethod
     def of(cls, plugins: Iterable[str], trackers: Iterable[str], environment: Mapping[str, str]) -> Request:
-        """Build the request of a run: the plugins that the run names, and the plugins that it leaves out.
+        """Build the request of a run from its arguments and the environment variables.
 
         Args:
             plugins: the argument `plugins`, as texts.
@@ -78,7 +78,8 @@ class Selection:
     """The decision about the plugins of a run."""
 
     joins: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
-    """Name of each plugin that joins -> its text, and why it joins: `auto`, `named`, or an environment variable."""
+    """Name of each plugin that joins -> its name with options, and why it joins: `auto` (it joins every run), `named`
+    (in the arguments), or the name of an environment variable."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Name of each plugin that is left out -> the setting that leaves it out."""
     problems: Sequence[str] = ()
@@ -136,18 +137,19 @@ class Joined:
     """The plugins of a run, and the callbacks that they built."""
 
     named: list[Any] = field(default_factory=list)
-    """The callbacks of plugins that the run names."""
+    """The callbacks of plugins that the arguments or `TRAINBUS_PLUGINS` name."""
     auto: list[Any] = field(default_factory=list)
-    """The callbacks of plugins that join every run."""
+    """The callbacks of plugins that join every run and that nothing names."""
     lines: list[str] = field(default_factory=list)
-    """The opening lines of the run about plugins, one line per plugin."""
+    """A line for each plugin that joins or that a setting leaves out. The run logs the lines at its start."""
 
 
 def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
     """Select the plugins that join a run, and build their callbacks.
 
-    If a plugin that joins every run cannot be loaded, built or attached, a warning names it, and the run continues
-    without it. An installed package can therefore not break a run. A plugin that the run names must work.
+    If a plugin that joins every run cannot be loaded, built or attached, the function logs a warning, and the run
+    continues without the plugin. An installed package can therefore not break a run. For a plugin that the run names,
+    the same problem raises an error.
 
     Args:
         args: the training arguments.
@@ -192,7 +194,7 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 def _ambiguous(selection: Selection) -> list[str]:
     """Return a problem for each plugin that the run names and that several packages offer.
 
-    If several packages offer a plugin that joins every run, and the run does not name it, log a warning instead.
+    If several packages offer a plugin that joins every run, and the run does not name the plugin, log a warning.
     """
     problems = []
     for name, offers in duplicates().items():
@@ -210,7 +212,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run by itself, and the settings of this run do not turn it off.
+    """Return whether a plugin joins every run, and no setting of this run leaves the plugin out.
 
     The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
     """
@@ -228,7 +230,7 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 
 
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
-    """Build the callbacks of a plugin with the options in `spec`. Return them, and the problems of the options.
+    """Build the callbacks of a plugin with the options in `spec`. Return the callbacks, and problems of the options.
 
     If the plugin joins every run (`auto`) and has a problem, log a warning and return two empty lists.
     """

@@ -64,7 +64,7 @@ class Spec:
         return cls(match["name"], _options(call, text))
 
     def __str__(self) -> str:
-        """The text of the callback."""
+        """Return the text of the callback."""
         options = ", ".join(f"{name}={as_text(value)}" for name, value in self.options.items())
         return f"{self.name}({options})" if options else self.name
 
@@ -93,8 +93,8 @@ def as_texts(value: Any) -> Any:
     """Convert callbacks in any notation to a list of texts. Return a value in an unknown notation unchanged.
 
     Args:
-        value: a text with one or more callbacks; a dict with a dict of options for each callback name; a list of texts
-            and dicts; or None, which gives an empty list.
+        value: a text with one or more callbacks, a dict of callback name -> dict of options, or a list of such texts
+            and dicts. None gives an empty list.
     """
     if value is None:
         return []
@@ -113,8 +113,8 @@ def as_texts(value: Any) -> Any:
 def _with_options(name: str, options: dict[str, Any]) -> str:
     """Return the text of a callback with options.
 
-    `name` must not have options yet. If it has, such as `ema(decay=0.9)`, and `options` is not empty, the result is a
-    text that `Spec.parse` refuses.
+    `name` must not contain options. If `name` contains options, such as `ema(decay=0.9)`, and `options` is not empty,
+    `Spec.parse` refuses the result.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 
@@ -129,7 +129,7 @@ def value_of(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Convert a value to text. `value_of` converts this text back to the value."""
+    """Convert a value to text. `value_of` converts this text back to the value, an empty set to an empty list."""
     if isinstance(value, Call):
         return f"{value.name}({', '.join(f'{name}={as_text(each)}' for name, each in value.options.items())})"
     if isinstance(value, dict):
@@ -253,7 +253,10 @@ def _of_another_form(argument: str, value: Any) -> str:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`."""
+    """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
+
+    If a name in `known` differs only in its punctuation, the message says that no run can name this plugin.
+    """
     known = sorted(known)
     close = nearest(name, known)
     if unusable := next((each for each in known if re.sub(r"\W", "_", each) == re.sub(r"\W", "_", name)), ""):
