@@ -1,4 +1,4 @@
-"""The callbacks, with one feature per file. A callback runs on events. It may request logs, evaluations and saves."""
+"""The callbacks, with one feature per file. A callback runs on events, and may request logs, evaluations and saves."""
 
 from __future__ import annotations
 

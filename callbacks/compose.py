@@ -35,13 +35,14 @@ def compose(
     Args:
         args: the training arguments.
         listed: the user's list: callbacks, or classes of callbacks.
-        found: trackers, and plugins that join every run. Entries that are None are skipped.
-        named: callbacks and plugins that the arguments name. A named callback that equals a listed callback is skipped.
+        found: trackers, and plugins that join every run. The function skips entries that are None.
+        named: callbacks and plugins that the arguments name. The function skips a named callback that equals a listed
+            callback.
 
     Raises:
         SubscriptionError: if a setting of a callback, such as `id`, has a wrong value.
-        ArgumentError: in three cases. A listed or named callback contradicts an argument that the user set. A named
-            callback contradicts a listed callback. Two callbacks exclude each other. The error names both.
+        ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named callback
+            contradicts a listed callback, or if two callbacks exclude each other. The error names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
     named = [*named]
@@ -69,13 +70,13 @@ def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set
 def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Collection[str]) -> None:
     """Update the attached callbacks after arguments changed, as if the trainer was built with the new values.
 
-    The function changes, attaches or detaches only callbacks that the arguments build. A callback that the program
-    listed, changed or removed stays as it is.
+    The function changes, attaches or detaches only callbacks that the arguments build. It does not touch callbacks that
+    the program listed, changed or removed.
 
     Args:
         bus: the bus of the trainer.
-        before: the arguments with their old values.
-        args: the arguments.
+        before: the arguments before the change.
+        args: the arguments after the change.
         changed: the names of the arguments that changed.
 
     Raises:
@@ -119,7 +120,7 @@ def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback
 
 
 def _attach_in_order(bus: EventBus, callback: Callback) -> None:
-    """Attach a callback that the arguments build. Its place is the one that `compose` would give it."""
+    """Attach a callback that the arguments build, at the position that `compose` would give this callback."""
     ids = list(bus.subscribers)
     later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
     following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
@@ -130,7 +131,7 @@ def _attach_in_order(bus: EventBus, callback: Callback) -> None:
 
 
 def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Warn if an argument in `changed` has no effect, because the program configures the callback of this argument."""
+    """Warn if an argument in `changed` has no effect, because the program itself configured the callback."""
     for owner_id, callback in bus.subscribers.items():
         if not isinstance(callback, Callback) or callback.variant:
             continue

@@ -86,7 +86,8 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Summary,
     Progress,
 )
-"""The trainer calls `from_arguments` of each class. This returns None if the arguments do not select the callback.
+"""The classes of the default callbacks.
 
-A callback of the same class in the user's list replaces the built one.
+The trainer calls `from_arguments` of each class. `from_arguments` returns None if the arguments do not select the
+callback. A callback of the same class in the user's list replaces the built callback.
 """

@@ -34,8 +34,8 @@ class DefaultFlowCallback(Callback):
     """Decides from the training arguments when to log, evaluate, save and stop.
 
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
-    `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or a subclass, this callback makes the
-    decisions, and `Log`, `Evaluate` and `Checkpoint` only do the requested work.
+    `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or an instance of a subclass, this
+    instance makes the decisions. `Log`, `Evaluate` and `Checkpoint` then only do the requested work.
     `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of `DefaultFlowCallback`, `Log`, `Evaluate`,
     `Checkpoint` and `StopAtMaxSteps`. The call also has this effect if the trainer has no `DefaultFlowCallback`. After
     the call, only the requests of other callbacks start a log, an evaluation or a save, or stop the run early.
@@ -81,7 +81,7 @@ class DefaultFlowCallback(Callback):
         The default callbacks then no longer stop the run, and no longer request logs, evaluations and saves.
 
         Returns:
-            The detached callback of this class (the last one, if there were several); None if there was none.
+            The detached callback of this class; the last one if there were several, and None if there was none.
         """
         found = None
         for owner_id, callback in bus.subscribers.items():
@@ -112,7 +112,7 @@ class ExportableState:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
-        """Return an instance with a state that `state` returned."""
+        """Return an instance with the given state, which `ExportableState.state` returned."""
         instance = cls(**state["args"])
         for name, value in state["attributes"].items():
             setattr(instance, name, value)
@@ -131,7 +131,8 @@ class EarlyStoppingCallback(ExportableState, Callback):
     to make the whole decision.
 
     Raises:
-        ArgumentError: if the training argument `metric_for_best_model` is not set.
+        ArgumentError: if the training argument `metric_for_best_model` is not set, if the patience is below 1, if the
+            run makes no evaluations, or if no evaluation measures the metric.
     """
 
     previews = True
@@ -164,12 +165,12 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, if a subclass overrides this method and calls it by `super()`. Else do nothing."""
+        """Decide whether to stop, for a subclass whose `on_evaluate` calls `super().on_evaluate`. Else do nothing."""
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, unless a subclass overrides `on_evaluate`."""
+        """Decide whether to stop, if no subclass overrides `on_evaluate`. Else do nothing."""
         if not self._is_overridden:
             self._decide(run, control, metrics)
 
@@ -195,7 +196,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
     def check_metric_value(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metric_value: float
     ) -> None:
-        """Update `early_stopping_patience_counter` after an evaluation. Override it to change the rule.
+        """Update `early_stopping_patience_counter` after an evaluation. Override this method to change the rule.
 
         Args:
             args: the training arguments.
@@ -229,12 +230,12 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
 
 class PrinterCallback(Callback):
-    """Prints each logged dict, like transformers' `PrinterCallback`."""
+    """Prints each dict of logged values, like transformers' `PrinterCallback`."""
 
     stage = Stage.REPORT
 
     @in_either_style
     def on_log(self, *, state: TrainerState, logs: dict[str, Any]) -> None:
-        """Print on the first rank of each machine."""
+        """Print the logged values without `total_flos`, on the first rank of each machine."""
         if state.is_local_process_zero:
             say(str({key: value for key, value in logs.items() if key != "total_flos"}))

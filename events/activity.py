@@ -1,8 +1,8 @@
-"""The name of the current activity of a process, for error reports.
+"""The name of the current activity of each thread, for error reports.
 
 Code that runs in every step assigns `run.activity.name`, which costs no function call. Other code uses the context
 manager `with run.activity(SAVE):` or the decorator `@during(SAVE)`. When an exception leaves an activity or a handler,
-the name of the innermost activity or handler is recorded on the exception. `activity_of(error)` returns this name.
+the exception stores the name of the innermost activity or handler. `activity_of(error)` returns this name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 IDLE = ""
-"""The name while no activity runs: in the user's program, or in code between two activities."""
+"""The name of the activity in the user's program, and in code between two activities."""
 
 FETCH = "fetching batches"
 FORWARD = "forward"
@@ -34,7 +34,7 @@ IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
 """Activities inside a step. An error report says "of step 5" for these, and "after step 4" for all other activities."""
 
 _KEY = "trainbus_activity"
-"""The key of the activity in an exception's `__dict__`. The dict is written directly, because an exception class may
+"""The key of the activity in an exception's `__dict__`. The code writes to the dict, because an exception class may
 forbid `setattr`."""
 
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 
 def _no_mark(name: str, begins: bool) -> None:
-    """Do nothing. `Activity.mark` is this function on all threads that do not measure the time of activities."""
+    """Do nothing: the default of `Activity.mark`, on threads that do not measure the time of activities."""
 
 
 class Activity(threading.local):
@@ -53,8 +53,9 @@ class Activity(threading.local):
 
     name: str = IDLE
     mark: Callable[[str, bool], None] = staticmethod(_no_mark)
-    """A function that is called as `mark(name, begins)` when a `with` block begins and when it ends. Only the thread
-    that trains sets another function than the default, which does nothing."""
+    """The function that measures the time of activities. Each `with` block calls `mark(name, True)` when the block
+    begins, and `mark(name, False)` when it ends. Only the training thread sets another function than the default, which
+    does nothing."""
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -89,9 +90,9 @@ RunT = TypeVar("RunT", bound=HasActivity)
 
 
 def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[Concatenate[RunT, P], R]]:
-    """Return a decorator for functions with the run as first argument.
+    """Return a decorator that sets the activity `name` while the decorated function runs.
 
-    The activity is `name` while the function runs.
+    The first argument of the decorated function is the run.
     """
 
     def decorate(function: Callable[Concatenate[RunT, P], R]) -> Callable[Concatenate[RunT, P], R]:
@@ -106,17 +107,17 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 
 
 def note_activity(error: BaseException, name: str) -> None:
-    """Record an activity on an exception.
+    """Record the activity `name` on an exception.
 
-    If the exception or one of its causes (`__cause__`) already has an activity, that activity stays, because it is the
-    innermost.
+    The function does nothing if `name` is empty, or if the exception or one of its causes (`__cause__`) already has an
+    activity. The activity that was recorded first is the innermost.
     """
     if name and not activity_of(error):
         error.__dict__[_KEY] = name
 
 
 def activity_of(error: BaseException | None) -> str:
-    """Return the activity that is recorded on an exception or on one of its causes; empty if there is none."""
+    """Return the activity that an exception or one of its causes stores; an empty text if there is none."""
     while error is not None:
         if name := error.__dict__.get(_KEY, ""):
             return str(name)

@@ -22,7 +22,9 @@ _NUMBERS = (int, float, complex)
 
 
 def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> list[tuple[Param, str]]:
-    """Return the wrong annotations of a handler: for each, the event's parameter and the annotation as text.
+    """Return the wrong annotations of a handler, as pairs: the event's parameter, and the annotation as text.
+
+    The list is empty if the annotations of the handler cannot be read.
 
     Args:
         handler: a function, a bound method or another callable.
@@ -46,7 +48,7 @@ def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> 
 def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
     """Return the classes that the annotation of a dataclass field allows.
 
-    None if the annotation allows anything, or if it cannot be resolved.
+    Return None if the annotation allows any class, or if the annotation cannot be resolved.
     """
     owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
     annotation = inspect.get_annotations(owner).get(name, Any)
@@ -54,16 +56,20 @@ def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
 
 
 def names_of_module(module: str) -> dict[str, Any]:
-    """Return the global names of a module."""
+    """Return the global names of a module: name -> object.
+
+    If the program has not imported the module, return the names of `typing`.
+    """
     return vars(sys.modules.get(module, typing))
 
 
 def resolved(annotation: Any, names: dict[str, Any]) -> Any:
-    """Return the type of an annotation. An annotation that is a text is evaluated.
+    """Return the type of an annotation. Evaluate an annotation that is a text.
 
     Args:
         annotation: the annotation.
-        names: the global names of its module. Names that this module imports only for type checkers are found too.
+        names: the global names of the module with the annotation. The function also finds names that this module
+            imports only for type checkers.
 
     Returns:
         The type; `Any` if the annotation cannot be evaluated.
@@ -87,10 +93,12 @@ def _short(part: str) -> str:
 
 
 def _contradicts(annotated: tuple[type, ...] | None, expected: str) -> bool:
-    """Return whether the annotation of a handler parameter is certainly wrong: nothing of the expected type can fit.
+    """Return whether the annotation of a handler's parameter is certainly wrong.
+
+    The annotation is certainly wrong if no value of the expected type can belong to the annotated classes.
 
     Args:
-        annotated: the classes; None if the annotation allows anything, which is never wrong.
+        annotated: the classes that the annotation allows. None means any class, and is never wrong.
         expected: the type in the catalogue of events, as text, such as `torch.Tensor | None`.
     """
     if annotated is None:
@@ -117,11 +125,11 @@ def _related(annotated: type, value: type) -> bool:
 
 
 def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | None:
-    """Return the classes that an annotation allows; None if it allows anything or cannot be resolved.
+    """Return the classes that an annotation allows; None if it allows any class or cannot be resolved.
 
     Args:
         annotation: the annotation, as a type or as text.
-        names: the global names of its module, to evaluate a text.
+        names: the global names of the module with the annotation, to evaluate a text.
     """
     if isinstance(annotation, str):
         annotation = resolved(annotation, names)
@@ -140,7 +148,9 @@ def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | Non
 
 
 def _expected_classes(expected: str) -> tuple[type, ...]:
-    """Return the classes in the text of a type, without `None`; an empty tuple if a class is not imported yet.
+    """Return the classes in the text of a type, without `None`.
+
+    Return an empty tuple if the text contains `Any`, or a class that the program has not imported yet.
 
     Args:
         expected: the type of an event's parameter, as text, such as `torch.Tensor | None`.

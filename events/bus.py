@@ -1,4 +1,4 @@
-"""The event bus. It calls handlers in order, records the author of each flag write, and handles exceptions."""
+"""The event bus: calls handlers in order, and applies the `on_error` of a callback to its exceptions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 OnError = str
-"""The type of `on_error`: it says what an exception of a handler does. `Callback.on_error` lists the values."""
+"""The type of `on_error`, the action after an exception of a handler. `Callback.on_error` lists the values."""
 
 
 @dataclass
 class Handle:
-    """The result of subscribing. Call it, or leave its `with` block, to unsubscribe."""
+    """The result of subscribing. Calling the handle, or leaving its `with` block, unsubscribes."""
 
     owner_id: str
     _undo: Callable[[], None] = field(repr=False)
@@ -53,21 +53,21 @@ class Handle:
 
 
 class EventBus:
-    """All signals of one trainer, and the order of their handlers.
+    """All events of one trainer, and the order of their handlers.
 
     `attach` subscribes a callback with `on_*` methods. `on` subscribes a plain function to one event. Both return a
     `Handle`. `announce` calls the handlers.
 
-    Other code can connect a receiver through blinker: `signals[name].connect(receiver)`. The bus calls the receiver as
-    `receiver(run, **values)` in the stage DECIDE, like every callback that sets no stage.
+    Each event is a signal of the library blinker. Other code can connect a receiver: `signals[name].connect(receiver)`.
+    The bus calls the receiver as `receiver(run, **values)` in the stage DECIDE.
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:
         """Create a signal for each event of the catalogue.
 
         Args:
-            run: the record that holds the values of the parameters.
-            control: the flags. The bus tells the control which handler runs, so that each write has an author.
+            run: the run. Its attributes are the values of the parameters of handlers.
+            control: the flags. The bus stores the running handler in the control, so that each write has an author.
         """
         self.run = run
         self.control = control
@@ -78,7 +78,7 @@ class EventBus:
         self.named: frozenset[str] = frozenset()
         """The parameters that at least one handler names. The run does not keep outputs that no handler names."""
         self.isolation = Isolation(control, self._retire)
-        """Records the failures of callbacks, and measures their time budgets."""
+        """Records the failures of callbacks, and compares their times with their budgets."""
         self._watch: Callable[[Subscription], Subscription] | None = None
         self.route: Route = directly
         self.timeline = Timeline()
@@ -92,7 +92,7 @@ class EventBus:
         """Add a custom event. Declaring the same event again changes nothing.
 
         Raises:
-            SubscriptionError: if another event has this name, or the name does not begin with `on_`.
+            SubscriptionError: if another event has this name, or if the name is not a valid `on_` name.
         """
         known = self.signals[event.name].event if event.name in self.signals else None
         check_event(event, known)
@@ -101,8 +101,8 @@ class EventBus:
     def declare_events_of(self, subscriber: object) -> None:
         """Add the custom events of a callback.
 
-        `attach` does this too. If callbacks handle custom events of each other, call this method for all of them before
-        you attach the first one.
+        `attach` also adds these events. If callbacks handle custom events of each other, call this method for all of
+        these callbacks before you attach the first one.
         """
         for event in own_events(subscriber):
             self.declare(event)
@@ -112,13 +112,12 @@ class EventBus:
 
         Args:
             subscriber: the callback.
-            optional: names of events. If a handler of one of these events has a wrong parameter, only this handler is
-                left out, and no error is raised.
-            open_ended: let handlers in the style of transformers name parameters that no event passes.
+            optional: names of events. Invalid handlers of these events are skipped without an error.
+            open_ended: whether handlers in the style of transformers may name any parameters.
 
         Raises:
-            SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation contradicts
-                a parameter, if another callback has the id, or if the callback is attached already.
+            SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation or a setting
+                is wrong, if another callback has the id, or if the callback is attached already.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)
@@ -164,19 +163,20 @@ class EventBus:
         Args:
             event: the name of the event.
             function: called with the parameters that it names.
-            every: call it at every n-th step, epoch or announcement. `Event.clock` says which of the three counts.
-            once: call it only at the n-th step, epoch or announcement.
+            every: call the function at every n-th step, epoch or announcement (`Event.clock` says which).
+            once: call the function only at the n-th step, epoch or announcement.
             before: either a number n or ids of callbacks. A number: call the function only before the n-th step, epoch
-                or announcement. Ids: call it before the handlers of these callbacks.
-            after: either a number n or ids of callbacks. A number: call the function only after the n-th step, epoch
-                or announcement, and count `every` from there. Ids: call it after the handlers of these callbacks.
-            stage: the stage in which it runs.
+                or announcement. Ids: call the function before the handlers of these callbacks.
+            after: either a number n or ids of callbacks. A number: call the function only after the n-th step, epoch or
+                announcement, and count `every` from n. Ids: call the function after the handlers of these callbacks.
+            stage: the stage in which the function runs.
             on_error: the effect of an exception: `raise`, `warn` (log a warning), `quarantine` (log a warning and
                 unsubscribe), `quarantine(after=3)` or `retry(3)`.
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
-            SubscriptionError: for an unknown event or parameter, a wrong annotation, or a contradiction of filters.
+            SubscriptionError: for an unknown event, parameter or `on_error`, a wrong annotation, a taken id or wrong
+                filters.
         """
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
@@ -213,7 +213,7 @@ class EventBus:
         return Handle(owner_id, undo)
 
     def detach(self, subscriber: object) -> None:
-        """Unsubscribe a callback, given as the object or its id. If it is not attached, do nothing."""
+        """Unsubscribe a callback, given as the object or its id. Do nothing if the callback is not attached."""
         found = [owner_id for owner_id, record in self._subscribers.items() if is_same(record.callback, subscriber)]
         for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
@@ -223,14 +223,14 @@ class EventBus:
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback that fails, and call its `on_close` handler, which releases its resources."""
+        """Unsubscribe a callback, and call its handler of `on_close`, except during `on_close` and `on_end`."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
             self.call(closing, "on_close", self.run, {})
 
     def know(self, ids: Iterable[str]) -> None:
-        """Accept these ids in `before=` and `after=`, although their callbacks are not attached."""
+        """Accept these ids in `before=` and `after=`, even if no attached callback has them."""
         self._ids.update(ids)
 
     def reorder(self, ids: Iterable[str]) -> None:
@@ -268,7 +268,7 @@ class EventBus:
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Replace each handler by the result of `watch(handler)`. For debugging."""
+        """Replace each handler by the result of `watch(handler)`. Only debugging code uses this method."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None
@@ -281,7 +281,7 @@ class EventBus:
     """The former name of `has_handlers`."""
 
     def asked_for(self, parameter: str) -> bool:
-        """Return whether the signature of any handler has this parameter."""
+        """Return whether any handler names this parameter in its signature."""
         return parameter in self.named
 
     def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:
@@ -312,11 +312,11 @@ class EventBus:
     def announce(self, event: str, **extras: Any) -> None:
         """Call all handlers of `event`, in order.
 
-        The bus ignores the return value of a handler, with one exception: a handler written for transformers may
-        return a control, whose raised flags count as requests.
+        The bus ignores the return value of a handler, with one exception: if a handler returns a control, as in
+        transformers, the flags that are raised on this control count as requests.
 
-        The `on_error` of a callback decides what an exception of its handler does. By default it is raised, with a note
-        that names the handler. At closing events, all other handlers run before the exception or Ctrl-C is raised.
+        If a handler fails, `on_error` decides what happens. By default, the bus adds a note that names the handler, and
+        raises the exception. At closing events, all other handlers run before the bus raises the exception or Ctrl-C.
         """
         channel = self.signals[event]
         calls = channel.calls
@@ -332,13 +332,13 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event for `run.announce`. For a custom event, first check that `values` are its parameters."""
+        """Announce an event for `run.announce`. Before a custom event, check that `values` has its parameters."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers. Each handler is the author of its flag writes. See `announce` for exceptions."""
+        """Call handlers in the given order, as the authors of their flag writes. `announce` describes exceptions."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)

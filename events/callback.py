@@ -29,7 +29,8 @@ class Callback(EventMethods, CheckedKeywords):
                 print(state.global_step, logs.get("loss"))
 
     A handler that is not overridden costs nothing. Attaching a callback raises an error for a misspelt handler, an
-    unknown parameter or a wrong annotation. The return value of a handler is ignored.
+    unknown parameter or a wrong annotation. The bus ignores the return value of a handler, with one exception: the
+    raised flags of a returned control count as requests.
     """
 
     stage: ClassVar[Stage] = Stage.DECIDE
@@ -39,14 +40,14 @@ class Callback(EventMethods, CheckedKeywords):
     after: ClassVar[tuple[str, ...]] = ()
     """Ids of callbacks of the same stage. The handlers of this callback run after theirs."""
     on_error: str = "raise"
-    """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
+    """The action after an error of a handler: `raise` (end the run), `warn` (log and continue), `quarantine` (detach),
     `quarantine(after=3)` (detach at the third error) or `retry(3, then='warn')` (retry, then warn)."""
     budget: str | None = None
-    """The longest time for the handlers per step: a share of the step time (`2%`), or a time (`200us`). None: no
+    """The most time per step that the handlers may take: a share of the step time (`2%`), or a time (`200us`). None: no
     limit."""
     over_budget: str = "warn"
-    """The action if the callback exceeds its budget: `warn`, `quarantine` (detach) or `thin` (call the handlers at
-    fewer steps). `thin` needs a callback whose handlers run in REPORT."""
+    """The action if the callback exceeds its budget: `warn` (log a warning), `quarantine` (detach) or `thin` (call the
+    handlers at fewer steps). `thin` requires handlers in REPORT."""
     local: ClassVar[bool] = False
     """Whether the callback decides from a value that only one rank knows, such as a clock, a signal or a file."""
     previews: ClassVar[bool] = False
@@ -60,17 +61,16 @@ class Callback(EventMethods, CheckedKeywords):
     requires: ClassVar[str] = ""
     """The versions of the plugin contract that the callback works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
-    """The training arguments that configure the callback. `from_arguments` reads them."""
+    """The names of the training arguments that configure the callback. `from_arguments` reads these arguments."""
     instead_of: ClassVar[tuple[type, ...]] = ()
-    """Other classes that this class replaces. If the user passes a callback of this class, the trainer builds no
-    callback of the other classes from the arguments.
-    """
+    """Other classes that this class replaces. If the user passes a callback of this class, the trainer does not build
+    callbacks of the other classes from the arguments."""
     state_version: ClassVar[int] = 1
     """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
     an earlier version to `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """Properties that other parts of the run must know, such as that the callback places the model. Use `has` to ask
-    one instance."""
+    """Properties that other parts of the run must know, for example that the callback moves the model to the device.
+    Use `has` to check one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
     """The callbacks that this class does not work with. Building a trainer with both raises an error."""
     publisher: Any = None
@@ -98,9 +98,9 @@ class Callback(EventMethods, CheckedKeywords):
         return capability in self.capabilities
 
     def conflict_with(self, other: Callback) -> str:
-        """Return why this callback does not work with `other`, and the remedy; an empty string if the two fit.
+        """Return why this callback does not work with `other`, and the remedy; an empty string if both work together.
 
-        By default the method looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
+        The default looks up `other` in `conflicts_with`. Override this method if the answer depends on fields.
         """
         for conflict in self.conflicts_with:
             known = conflict.other
@@ -122,7 +122,7 @@ class Callback(EventMethods, CheckedKeywords):
 
     @classmethod
     def remove_from(cls, bus: Any) -> Any:
-        """Detach the first callback of this class from an `EventBus` and return it; None if there is none."""
+        """Detach the first callback of this class from an `EventBus`. Return the callback; None if there is none."""
         found = next((callback for callback in bus.subscribers.values() if isinstance(callback, cls)), None)
         if found is not None:
             bus.detach(found)
@@ -130,14 +130,13 @@ class Callback(EventMethods, CheckedKeywords):
 
     @classmethod
     def from_arguments(cls, args: Any) -> Callback | None:
-        """Build the callback from the training arguments. Return None if they do not select it."""
+        """Build the callback from the training arguments. Return None if the arguments do not select the callback."""
         return None
 
     def argument_overrides(self, args: Any) -> dict[str, Any]:
-        """Return training arguments that replace the arguments of the user, such as the values that a sweep chose.
+        """Return the training arguments to override: name -> value, such as the values that a sweep chose.
 
-        The trainer calls this method on rank 0, before it checks the arguments and builds anything. All ranks get the
-        values.
+        The trainer calls this method on rank 0 only, before it builds anything. All ranks use the returned values.
         """
         return {}
 
@@ -146,13 +145,13 @@ class Callback(EventMethods, CheckedKeywords):
         return {}
 
     def migrate(self, state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Convert a state of an earlier `state_version` to the current form.
+        """Convert a callback state of an earlier `state_version` to the current version.
 
         `load_state_dict` then receives the result. The default returns the state unchanged.
 
         Args:
-            state: what `state_dict` returned when the checkpoint was saved.
-            from_version: the `state_version` of the class at that time.
+            state: the callback state in the checkpoint.
+            from_version: the `state_version` of the class that saved the checkpoint.
         """
         return state
 
@@ -170,5 +169,5 @@ class TypedCallback(TypedEventMethods, Callback):
             def on_log(self, *, state: TrainerState, logs: dict[str, Any], **kwargs: Any) -> None:
                 print(state.global_step, logs.get("loss"))
 
-    The handler names any subset of the parameters, in any order. A wrong annotation is an error in the editor.
+    A handler may name any subset of the parameters, in any order. A wrong annotation is an error in the editor.
     """

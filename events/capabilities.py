@@ -8,27 +8,27 @@ from typing import NamedTuple
 
 
 class Capability(Enum):
-    """A property of a callback that other parts of the run must know. `trainer.describe()` prints the text of each."""
+    """A property of a callback that other parts of the run must know. `trainer.describe()` prints these properties."""
 
     PLACES_MODEL = "places the model"
-    """Moves the model to its device. The trainer then leaves the model where it is."""
+    """Moves the model to its device. The trainer then does not move the model."""
     SHARDS_MODEL = "shards the weights"
     """Splits the weights over the ranks, so that no rank holds a full copy."""
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
     """Evaluates and saves other weights than the trained weights, such as their average."""
     HOLDS_WEIGHTS = "holds trained weights in its state"
-    """Has trained weights in its callback state, such as the weights of a loss module. The run loads this state
-    together with the best model."""
+    """Saves trained weights in its callback state, such as the weights of a loss module. When the run loads the best
+    model, it also loads these weights."""
     CHOOSES_BEST_MODEL = "chooses the best model"
-    """Decides which checkpoint holds the best model. The property `best_metric` of the callback has the metric."""
+    """Decides which checkpoint has the best model. The property `best_metric` of the callback returns the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"
     """Writes checkpoints during a run, or requests them."""
     EVALUATES = "evaluates"
     """Runs the evaluations that are requested during the run. Other callbacks decide from the metrics of these
     evaluations."""
     INTERRUPTS = "interrupts the run"
-    """Stops a session so that a later session continues the run, for example after a signal. The run has not ended
-    then, so the trigger `at_end()` is not due."""
+    """Stops a session so that a later session can resume the run, for example after a signal. Such a stop does not end
+    the run, so the trigger `at_end()` is not due."""
     PLANS_EVALUATIONS = "plans evaluations"
     """Requests evaluations during a run."""
     READS_PREDICTIONS = "reads predictions"
@@ -41,8 +41,8 @@ class Capability(Enum):
     FSDP = "trains with PyTorch FSDP2"
     """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads this capability."""
     UPDATES_IN_BACKWARD = "updates the weights in backward"
-    """Updates weights during backward, and frees each gradient right after its update. So no gradient exists in
-    `on_gradients`."""
+    """Updates weights during backward, and frees each gradient right after the update. In `on_gradients`, no gradients
+    exist."""
 
 
 class BestMetric(NamedTuple):

@@ -16,20 +16,20 @@ class Kind(str, Enum):
     WORK = "work"
     """Some work is due now, and a handler must do it."""
     FACT = "fact"
-    """Something begins, happened or was done. A handler may react to it, but need not."""
+    """Something begins or has happened. Handlers may react, but the run does not need a handler."""
 
 
 class Clock(str, Enum):
     """What the filters `every=`, `once=`, `before=` and `after=` of `EventBus.on` count, such as steps or epochs."""
 
     CALLS = "calls"
-    """The announcements of this event since the function was subscribed. The first one is 1."""
+    """The announcements of this event since the function was subscribed, from 1."""
     STEP = "step"
-    """The current optimizer step. The first one is 1."""
+    """The current optimizer step. The first step is 1."""
     STEPS_DONE = "steps done"
     """The completed optimizer steps."""
     EPOCH = "epoch"
-    """The current epoch, or the epoch that just ended. The first one is 1."""
+    """The current epoch, or the epoch that just ended. The first epoch is 1."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Param:
     doc: str = ""
     """A description of the value, in one line."""
     deprecated: str = ""
-    """A sentence with the replacement, if the parameter is deprecated. A handler that names it then logs a warning."""
+    """A sentence with the replacement, if the parameter is deprecated. Attaching a handler that names the parameter
+    then emits a `FutureWarning`. Empty: not deprecated."""
 
 
 @dataclass(frozen=True, init=False)
@@ -63,7 +64,8 @@ class Event(CheckedKeywords):
     origin: str = "trainbus"
     """The library that defines the event: `transformers` for the sixteen shared events."""
     deprecated: str = ""
-    """A sentence with the replacement, if the event is deprecated. A subscription to it then logs a warning."""
+    """A sentence with the replacement, if the event is deprecated. Subscribing to the event then emits a
+    `FutureWarning`. Empty: not deprecated."""
 
     def __init__(
         self,
@@ -77,11 +79,11 @@ class Event(CheckedKeywords):
     ) -> None:
         """Declare an event. The arguments are the fields of the class.
 
-        `params` may hold names instead of `Param` objects. A name stands for a parameter of type `Any`.
+        `params` may contain names instead of `Param` objects. A name stands for a parameter of type `Any`.
 
         Raises:
-            SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, or if two parameters
-                have the same name.
+            SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, if a name is not an
+                identifier, if two parameters have the same name, or if a parameter has a name in `COMMON_NAMES`.
         """
         if isinstance(params, str):
             raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
@@ -121,7 +123,7 @@ class Event(CheckedKeywords):
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that a handler of this event may have, by name: `COMMON`, then those of the event."""
+        """All parameters that a handler of this event may have: name -> parameter, first `COMMON`, then `params`."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 
@@ -150,7 +152,7 @@ COMMON: tuple[Param, ...] = (
     Param(
         "eval_dataloader",
         "Any",
-        "The loader of the evaluation that runs or ran most recently. The value is None before the first evaluation.",
+        "The loader of the current or most recent evaluation. The value is None before the first evaluation.",
     ),
     Param(
         "run",
@@ -171,7 +173,7 @@ _BATCH = Param(
     "Any",
     "The most recent batch of this rank. A handler of `on_batch` may set `run.batch` to replace the batch.",
 )
-_EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, on its device.")
+_EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, on the device.")
 _PREDICTION = Param(
     "prediction",
     "trainbus.engine.evaluation.outputs.EvalPrediction | None",
@@ -187,8 +189,8 @@ _LOSS = Param(
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. After `on_loss`, they are kept only if a handler names the parameter "
-    "`outputs`. Otherwise they are None.",
+    "The outputs of the model for the batch. After `on_loss`, the value is None if no handler names the parameter "
+    "`outputs`.",
 )
 _LAST_NORM = Param(
     "grad_norm",
@@ -198,7 +200,12 @@ _LAST_NORM = Param(
 _LAST_RATE = Param(
     "learning_rate", "float | None", "The learning rate of the previous step. The value is None in the first step."
 )
-_NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, measured before clipping.")
+_NORM = Param(
+    "grad_norm",
+    "torch.Tensor | float",
+    "The gradient norm of this step, measured before clipping. With stages 1 to 3 of DeepSpeed, the value is None in "
+    "`on_pre_optimizer_step`.",
+)
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
 _BEFORE_UPDATE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _LAST_RATE)

@@ -1,4 +1,4 @@
-"""The signals of a bus: one signal per event, with its handlers."""
+"""The channels of a bus: one blinker signal per event, with the handlers of the event."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FINISHES: dict[str, Flag] = {
     "on_save": "save",
     "on_epoch_begin": "epoch_stop",
 }
-"""Event -> a flag. The flag becomes False before the event is announced, because the requested work is done. This is
-the same as in transformers."""
+"""Event -> the flag that becomes False before the handlers of the event run, as in transformers. At this event, the
+requested work is complete."""
 
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """One handler of one subscriber for one event. A `Channel` holds the subscriptions of its event."""
+    """One handler of one subscriber for one event. A `Channel` stores the subscriptions of its event."""
 
     event: Event
     owner: object
@@ -39,7 +39,7 @@ class Subscription:
     call: Call
     slot: Slot
     policy: Policy = RAISE
-    """What an exception of the handler does."""
+    """The action after an exception of the handler."""
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
     key: tuple[str, str] = field(init=False)
@@ -54,12 +54,12 @@ class Subscription:
         return f"{self.owner_id}.{self.event.name}"
 
     def __call__(self, sender: Any, **extras: Any) -> Any:
-        """Run the handler if code calls `signal.send(run, ...)` of blinker directly."""
+        """Run the handler. blinker calls this method if code uses `signal.send(run, ...)`."""
         return self.call(sender, extras)
 
 
 class Channel(blinker.Signal):
-    """A blinker signal for one event. It holds the handlers in the order of attaching, with strong references."""
+    """A blinker signal for one event. It stores the handlers in the order of attachment, with strong references."""
 
     set_class = Ordered  # type: ignore[assignment]
 
@@ -67,31 +67,31 @@ class Channel(blinker.Signal):
         super().__init__(event.doc)
         self.event = event
         self.ordered: tuple[Subscription, ...] | None = None
-        """The handlers in the order in which they run. None after a handler was added or removed: the next announcement
-        computes the order."""
+        """The handlers in the order in which they run. None: the next announcement computes the order."""
         self.calls: tuple[Subscription, ...] | None = None
-        """The handlers that an announcement calls: the result of the `Route` of the bus. None after a handler was added
-        or removed."""
+        """The handlers that an announcement calls: the result of the `Route` of the bus. None: the next announcement
+        computes the result."""
         self.finishes: Flag | None = FINISHES.get(event.name)
         self._resting: list[Handler] = []
 
     def rest(self, callback: object, function: Callable[..., Any], rests: bool) -> None:
-        """Leave out a handler in announcements while `rests` is True.
+        """Set whether announcements skip a handler of this event.
 
-        A callback calls this method in `on_setup` if its handler of a frequent event has nothing to do in the session.
+        A callback calls this method in `on_setup`, to save time if its handler of a frequent event has nothing to do in
+        the session.
 
         Args:
             callback: the callback.
             function: the handler in the class of the callback, such as `Progress.on_prediction_step`. If a subclass or
-                the instance has another handler, this other handler never rests.
-            rests: whether the handler has nothing to do.
+                the instance overrides the handler, announcements call the overriding handler.
+            rests: True to skip the handler, False to call the handler again.
         """
         handler = MethodType(function, callback)
         others = [other for other in self._resting if other != handler]
         self._resting, self.calls = [*others, handler] if rests else others, None
 
     def awake(self, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the handlers without those that rest."""
+        """Return the handlers that announcements do not skip: see `rest`."""
         return tuple(each for each in handlers if each.handler not in self._resting)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
@@ -116,7 +116,7 @@ class Signals(dict[str, Channel]):
 
 
 Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
-"""A function from an event and its ordered handlers to the handlers that an announcement calls."""
+"""A function that receives an event and its ordered handlers. It returns the handlers that an announcement calls."""
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:

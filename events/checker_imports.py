@@ -1,7 +1,7 @@
 """Names that a module imports only for type checkers, below `if TYPE_CHECKING:`.
 
-At run time, an annotation with such a name cannot be evaluated. The imports are read from the source of the module, so
-that the annotation can be checked all the same. No package is imported for this.
+At run time, an annotation with such a name cannot be evaluated. The functions here read the imports from the source of
+the module, so that the annotation can still be checked. The functions import no package except trainbus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _ROOT = __name__.partition(".")[0]
 def checker_imports(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the objects that a module imports only for type checkers: name -> object.
 
-    A name from a module that the program has not imported is left out. No object of its classes can exist yet.
+    The function leaves out names from modules that the program has not imported, because no object of their classes can
+    exist yet.
 
     Args:
         names: the global names of the module, with `__file__` and `__package__`.
@@ -58,11 +59,12 @@ def _object(module: str, attribute: str, package: str) -> Any:
 def _read(place: str, changed: int) -> tuple[tuple[str, str, str], ...]:
     """Read the imports below `if TYPE_CHECKING:` in a file. Return tuples (name, module, attribute).
 
-    The attribute is empty if the name stands for the module itself. A result is cached until the file changes.
+    The attribute is empty if the name stands for the module itself. The tuple is empty if the file cannot be read. The
+    function caches each result until the file changes.
 
     Args:
         place: the path of the file.
-        changed: its modification time in nanoseconds. A new time makes the cache read the file again.
+        changed: the modification time of the file, in nanoseconds. The time is part of the key of the cache.
     """
     try:
         with open(place, "rb") as file:

@@ -1,4 +1,4 @@
-"""Closing events: every handler runs, also if another handler fails, or if Ctrl-C arrives between two handlers."""
+"""Closing events: every handler runs, even if another handler fails or Ctrl-C arrives between two handlers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def call_all(
     event: str,
     forgives: Callable[[Any, Exception], bool],
 ) -> None:
-    """Call every handler. Afterwards, raise the first error, and log the other errors.
+    """Call every handler. Then raise the first error, and log the other errors.
+
+    An error for which `forgives` returns True is neither raised nor logged here.
 
     Args:
         subscriptions: the handlers, in order.
-        run: the record that holds the values of the parameters.
-        extras: the parameters that only this announcement has.
-        control: the flags. The function tells the control which handler runs. If a handler written for transformers
-            returns a control, the function requests the raised flags of that control.
-        event: the event.
+        run: the run. Its attributes are the values of the parameters of handlers.
+        extras: the values that only this announcement passes, by the name of the parameter.
+        control: the flags. The function stores the running handler in the control. If a handler returns another
+            control, as in transformers, the function requests the flags that are raised on the returned control.
+        event: the name of the event.
         forgives: a function that returns whether the run continues after an exception of a handler.
     """
     failure: BaseException | None = None
@@ -58,7 +60,7 @@ def call_all(
 
 
 def _began(function: Callable[..., Any], error: BaseException) -> bool:
-    """Return whether a function had begun when the caught error was raised; False if Ctrl-C came before the call."""
+    """Return whether a function had begun when `error` was raised; False if Ctrl-C came before the call."""
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     code = getattr(function, "__code__", None)
     return code is None or (inner is not None and inner.tb_frame.f_code is code)

@@ -8,8 +8,8 @@ from typing import Any
 def has_common_step(both: Any) -> bool:
     """Return whether a `Both`, two triggers that are joined with `&`, can ever be due.
 
-    The answer is False only if one side lists its steps, as `at(3)` does, and the other side is never due at any of
-    these steps.
+    The function returns False if one side lists its steps, as `at(3)` does, and the other side is due at none of these
+    steps. Otherwise it returns True.
     """
     steps = _named(both, type(both))
     return not steps or any(_may_be_due(both, step, type(both)) for step in steps)
@@ -32,7 +32,7 @@ def _named(trigger: Any, both: type) -> tuple[int, ...]:
 def _may_be_due(trigger: Any, step: int, both: type) -> bool:
     """Return whether a trigger may be due at the end of a step. `both` is the class `Both`.
 
-    Triggers that depend on the run may be due at any step.
+    For a trigger that depends on the run, such as `every("10min")`, the function returns True.
     """
     if isinstance(trigger, both):
         sides: Any = trigger

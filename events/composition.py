@@ -34,7 +34,7 @@ def refuse_conflicts(callbacks: Iterable[object]) -> None:
     """Check that the callbacks work together.
 
     Raises:
-        ArgumentError: if some callbacks do not work together. The error lists all these pairs, each with the remedy.
+        ArgumentError: if two callbacks do not work together. The error lists all such pairs, each with the remedy.
     """
     own = [callback for callback in callbacks if isinstance(callback, Callback)]
     # Only pairs with a callback that may conflict are compared. Most callbacks never conflict, so there are few pairs.
@@ -61,7 +61,9 @@ def _conflict(one: Callback, other: Callback) -> str:
 
 
 def describe_capabilities(callbacks: Mapping[str, object]) -> str:
-    """Return one line for each callback with capabilities: its id and the capabilities.
+    """Return a text with one line for each callback that has capabilities: its id and the capabilities.
+
+    A callback that decides on one rank (`local`) has a line too. The text is empty if there is no such callback.
 
     Args:
         callbacks: id -> callback.

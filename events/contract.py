@@ -28,7 +28,7 @@ _OPERATORS: dict[str, Callable[[_Version, _Version], bool]] = {
 
 
 def fits_contract(specifier: str, version: str = CONTRACT) -> bool:
-    """Return whether a version satisfies a specifier such as `>=1,<2`. An empty specifier takes every version.
+    """Return whether a version satisfies a specifier such as `>=1,<2`. Every version satisfies an empty specifier.
 
     Args:
         specifier: conditions that are separated by commas. A condition is an operator (`>=`, `<=`, `>`, `<`, `==`,

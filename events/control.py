@@ -29,13 +29,13 @@ HF_FLAGS: tuple[Flag, ...] = ("training_stop", "epoch_stop", "save", "evaluate",
 """The flags that transformers has too, in the order of transformers."""
 
 SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
-"""The flags that request work, in the order in which the run does this work."""
+"""The flags for logs, evaluations and saves, in the order in which the run does this work."""
 
 OUTSIDE = "you"
-"""The author of writes by the user's program, outside of any handler."""
+"""The author of flag writes outside of any handler, such as in the user's program."""
 
 RUN = "run"
-"""The author of the writes of the run itself."""
+"""The author of flag writes by the run itself."""
 
 
 class Speaker:
@@ -56,13 +56,13 @@ class Speaker:
 class TrainerControl:
     """The flags that steer a run, as properties: `should_log`, `should_evaluate`, `should_save`, ...
 
-    `control.should_save` is True if a callback requested a checkpoint and no callback vetoed it. It stays True while
-    the run writes the checkpoint, until `on_save`.
+    `control.should_save` is True if a callback requested a checkpoint and no callback vetoed it. The flag stays True
+    while the run writes the checkpoint, until `on_save`.
 
-    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only
-    the caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds
-    until the end of the step, and drops the requests that it blocks. A request that is not vetoed is never lost: if it
-    comes too late for the end of this step, the run serves it at the end of the next step.
+    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only the
+    caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto lasts until
+    the end of the step. Then the run drops the blocked requests. If a request comes too late for the end of this step,
+    the run does the work at the end of the next step.
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:
@@ -78,9 +78,11 @@ class TrainerControl:
         self._vetoes: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self.speaking = Speaker()
         self.pending = False
-        """Whether there are requests or vetoes to serve at the end of the step. In most steps it is False."""
+        """Whether there may be requests or vetoes. If False, as in most steps, the loop does no work at the end of the
+        step."""
         self.serving: set[str] = set()
-        """The flags whose work is in progress. They read as True, although the run already took their requests."""
+        """The flags whose work is in progress. `should_<flag>` is True for these flags, although the run already
+        removed their requests."""
         for flag, raised in flags.items():
             if raised:
                 self.request(_flag(flag), reason="given")
@@ -93,10 +95,10 @@ class TrainerControl:
         Args:
             flag: one of `log`, `evaluate`, `save`, `epoch_stop`, `training_stop`, `skip_update`. `should_<flag>` works
                 too.
-            reason: why, in words for a reader who does not know the code. The ledger keeps the reason.
+            reason: why, in words for a reader who does not know the code. The ledger stores the reason.
 
         Raises:
-            ArgumentError: if there is no such flag. The error shows the nearest known name.
+            ArgumentError: if there is no flag with this name. The error shows the nearest known name.
         """
         name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
         if self._requests[name].get(self.speaker) != reason:
@@ -125,7 +127,7 @@ class TrainerControl:
             self._note(name, "veto", old, reason)
 
     def withdraw(self, flag: Flag, reason: str = "") -> None:
-        """Withdraw the caller's own request. Requests of other callbacks stay."""
+        """Withdraw the caller's own request. Requests of other callbacks stay, and cause a warning."""
         name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
         old = self.asks(name)
         if self._requests[name].pop(self.speaker, None) is not None:
@@ -152,10 +154,10 @@ class TrainerControl:
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
     def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
-        """Undo the requests and vetoes that one author wrote after `wishes_of` returned `wishes`.
+        """Give one author exactly the requests and vetoes in `wishes`, which `wishes_of` returned earlier.
 
-        The ledger gets an entry for each change. If a request or veto is removed, the reason in the entry is "taken
-        back, because", followed by `why`.
+        The ledger gets an entry for each change. For a removed request or veto, the entry has the reason "taken back,
+        because", followed by `why`.
         """
         for kind, flag in self.wishes_of(author).keys() | wishes.keys():
             of, before, old = (
@@ -180,16 +182,16 @@ class TrainerControl:
         return bool(self._requests[flag]) and not self._vetoes[flag]
 
     def reasons(self, flag: Flag) -> dict[str, str]:
-        """Return the authors that request `flag`: author -> reason."""
+        """Return the requests for `flag`: author -> reason."""
         return dict(self._requests[_flag(flag)])
 
     def vetoes(self, flag: Flag) -> dict[str, str]:
-        """Return the authors that veto `flag` in this step: author -> reason."""
+        """Return the vetoes of `flag` in this step: author -> reason."""
         return dict(self._vetoes[_flag(flag)])
 
     @property
     def speaker(self) -> str:
-        """The id of the callback whose handler runs; `you` outside of handlers."""
+        """The current author of flag writes: the id of the callback whose handler runs; `you` outside of handlers."""
         return self.speaking.author
 
     @property
@@ -229,7 +231,7 @@ class TrainerControl:
     def finish(self, flag: Flag | None = None) -> None:
         """End the work for `flag`, or for all flags if `flag` is None.
 
-        Then `should_<flag>` is False again, unless there is a new request. The bus calls this method before `on_log`,
+        `should_<flag>` is then False again, if there is no new request. The bus calls this method before `on_log`,
         `on_evaluate`, `on_save` and `on_epoch_begin`. transformers sets its flags to False before the same events.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
@@ -243,7 +245,7 @@ class TrainerControl:
         return bool(self._vetoes[flag])
 
     def settle(self) -> None:
-        """End all vetoes of this step, and drop the requests that they blocked."""
+        """End all vetoes of this step, and drop the blocked requests."""
         for flag in FLAGS:
             if self._vetoes[flag]:
                 self.take(flag)
@@ -251,13 +253,14 @@ class TrainerControl:
         self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
-        """Request the flags that are raised on a control that a handler returned, as handlers of transformers may do.
+        """Request the flags that are raised on a control that a handler returned, as in transformers.
 
         Args:
             other: the value that the handler returned. A value without flags has no effect.
 
         Raises:
-            SubscriptionError: if the value is a coroutine or a generator. Then the body of the handler did not run.
+            SubscriptionError: if the value is a coroutine or a generator. In this case, the body of the handler did not
+                run.
         """
         if inspect.iscoroutine(other) or inspect.isgenerator(other) or inspect.isasyncgen(other):
             kind = type(other).__name__.replace("_", " ")
@@ -273,9 +276,9 @@ class TrainerControl:
                 self.request(flag, reason="returned by the handler")
 
     def why(self, flag: Flag) -> str:
-        """Return the step, the authors and the reasons of the last request for `flag` that the run served, as text.
+        """Return when and why the run last did what `flag` requests: a text with the step, the authors and the reasons.
 
-        The text is empty if the run served no request. Example: `stopped at step 1200 by EarlyStopping: eval_loss has
+        The text is empty if the run never did this work. Example: `stopped at step 1200 by EarlyStopping: eval_loss has
         not improved for 3 evaluations`.
         """
         name = _flag(flag)

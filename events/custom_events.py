@@ -14,7 +14,7 @@ def own_events(callback: object) -> tuple[Event, ...]:
     """Return the custom events that a `Callback` declares. For any other object, return an empty tuple.
 
     Raises:
-        SubscriptionError: if an item of `events` is not an `Event`.
+        SubscriptionError: if `events` is not a tuple or list of `Event` objects.
     """
     declared: Any = callback.events if isinstance(callback, Callback) else ()
     if not isinstance(declared, (tuple, list)):
@@ -37,7 +37,8 @@ def check_event(event: Event, known: Event | None) -> None:
         known: the existing event with the same name; None if there is none.
 
     Raises:
-        SubscriptionError: if the name does not begin with `on_`, or if a different event has the name.
+        SubscriptionError: if the name is not an identifier that begins with `on_`, or if a different event has the
+            name.
     """
     if not event.name.startswith("on_") or not event.name.isidentifier():
         raise SubscriptionError(
@@ -55,11 +56,11 @@ def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
     Args:
         event: the event.
         values: the values of the announcement, by the name of the parameter.
-        run: the record of the run. A value may also come from an attribute of the record.
+        run: the run. An attribute of the run may replace a value that the announcement does not pass.
 
     Raises:
-        SubscriptionError: if a parameter is missing, or if the event does not declare a passed parameter. The error
-            shows the nearest declared name.
+        SubscriptionError: if a parameter has no value, or if the announcement passes a parameter that the event does
+            not declare. The error shows the nearest declared name.
     """
     name = event.name
     for value in values:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class TrainbusError(Exception):
-    """Base of all errors of this library. Catch it to catch them all."""
+    """Base of all errors of this library. `except TrainbusError` catches all of them."""
 
 
 class ArgumentError(TrainbusError, ValueError):
@@ -20,12 +20,12 @@ class UnknownArgument(ArgumentError, TypeError):
 
 
 class SubscriptionError(TrainbusError, TypeError):
-    """A handler or callback cannot be attached. Reasons are an unknown name, a wrong annotation, a taken id and an
-    invalid order."""
+    """A callback, a handler or a custom event is invalid. For example, a name is unknown, an annotation is wrong, an id
+    is taken, or the handlers cannot be ordered."""
 
 
 class HandlerError(TrainbusError, RuntimeError):
-    """A handler makes a forbidden change, such as changing weights while it reports.
+    """A handler makes a forbidden change. For example, a handler in REPORT changes weights.
 
     The training argument `debug="callbacks"` turns on the check for such changes.
     """
@@ -40,7 +40,7 @@ class ModelError(TrainbusError, ValueError):
 
 
 class NonFiniteError(TrainbusError, ArithmeticError):
-    """A loss, gradient or metric is NaN or infinite, and the run is set to raise an error for it."""
+    """A loss, gradient or metric is NaN or infinite, and a setting of the run makes such a value an error."""
 
 
 class CheckpointError(TrainbusError, OSError, ValueError):
@@ -53,19 +53,20 @@ class CheckpointError(TrainbusError, OSError, ValueError):
 class EvaluationStopped(TrainbusError):
     """A handler of `on_prediction_step` raises this error to end an evaluation.
 
-    In training, the run continues without the metrics of this evaluation.
+    The callback `Evaluate` catches the error, and the run continues without the metrics of this evaluation. If other
+    code called the evaluation, this code receives the error.
     """
 
 
 class RankFailure(TrainbusError, ConnectionError):
-    """Another rank failed, exited or hangs. The message names that rank, and the operation in which this rank
+    """Another rank failed, exited or hangs. The message names the other rank, and the operation in which this rank
     waited."""
 
 
 class RankDivergence(TrainbusError):
     """The ranks are about to do different work.
 
-    Without this error they would wait for each other forever, or their weights would diverge.
+    Without this error, the ranks would wait for each other forever, or their weights would diverge.
     """
 
 
@@ -80,7 +81,7 @@ class MissingExtra(TrainbusError, ImportError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error text about an unknown name.
 
-    It is `; did you mean 'x'?` if a known name is similar, and a period otherwise.
+    The end is `; did you mean 'x'?` if a known name is similar, and a period otherwise.
     """
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else "."
@@ -126,8 +127,8 @@ SYNONYMS = {
     "checkpoint": "save",
     "skip": "skip_update",
 }
-"""Names of other libraries -> the argument with the same meaning. Only error messages use this table: it never sets an
-argument."""
+"""Name in other libraries -> the argument or flag of trainbus with the same meaning. Only error messages use this
+table: the table never sets an argument."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -147,7 +148,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 def note(error: BaseException, text: str) -> None:
     """Add a note to an exception. Python shows the note under the message.
 
-    Python 3.10 has no notes, so there the function does nothing.
+    The function does not add the same note twice. It does nothing in Python 3.10, which has no notes.
     """
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)

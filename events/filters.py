@@ -15,12 +15,12 @@ from .stages import names
 def filter_of(
     every: int | None, once: int | None, before: int | None, after: int | None
 ) -> Callable[[int], bool] | None:
-    """Return a function that takes a count and returns whether the handler is called; None if there is no filter.
+    """Return a function that receives a count and returns whether to call the handler; None if there is no filter.
 
     The count is the number of the step, epoch or announcement, from 1.
 
     Raises:
-        SubscriptionError: if the filters exclude every count, or if `once` is combined with another filter.
+        SubscriptionError: if the filters exclude every count, or if the caller combines `once` with another filter.
     """
     bounds = {"every": every, "once": once, "before": before, "after": after}
     for name, value in bounds.items():
@@ -46,8 +46,8 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
     Args:
         call: the compiled handler.
-        keep: the function that `filter_of` returned. It takes a count and returns whether the handler runs.
-        clock: `Event.clock`. It says what the filter counts, which is steps, epochs or announcements.
+        keep: a function from `filter_of`. It receives a count and returns whether the handler runs.
+        clock: `Event.clock`: whether the filter counts steps, epochs or announcements.
     """
     calls = itertools.count(1)
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[..., Any]
 Call = Callable[[Any, Mapping[str, Any]], Any]
-"""A compiled handler. Its arguments are the run, and the extra values that only this announcement passes."""
+"""A compiled handler. Its arguments are the run, and a dict of the values that only this announcement passes."""
 
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
@@ -30,23 +30,25 @@ def compile_handler(
     """Compile a handler into a function that calls the handler with the parameters that the handler names.
 
     A handler with `**kwargs` receives all parameters. A handler may also have parameters that the event does not pass.
-    Each of these needs a default, and a name that does not look like a misspelt parameter of the event.
-
-    Returns:
-        The function, and the names of the parameters that the handler names.
+    Each of these parameters needs a default. Its name must not be similar to a parameter of the event, and must not be
+    a parameter of another event.
 
     Args:
         handler: a bound method or a function.
         event: the event of the handler.
         label: the name of the handler in errors, such as `Metrics.on_log`.
-        lenient: for callbacks of other libraries: ignore unknown parameters that have a default, and log a warning
-            for a wrong annotation instead of raising an error.
-        open_ended: accept parameters that the event does not pass. This applies to handlers in the style of
-            transformers, `(self, args, state, control, ...)`.
+        lenient: True for callbacks of other libraries. The function then accepts every parameter with a default. For a
+            wrong annotation, it logs a warning instead of raising an error.
+        open_ended: whether a handler in the style of transformers, `(self, args, state, control, ...)`, may have
+            parameters without a default that the event does not pass.
+
+    Returns:
+        The function, and the names of the parameters that the handler names.
 
     Raises:
-        SubscriptionError: if the handler is async or a generator, if it has a parameter that the event does not pass
-            and that is not allowed as above, or if an annotation contradicts the type of the parameter.
+        SubscriptionError: if the handler is async, a generator, or a method without `self`. Also if the handler has an
+            unknown parameter that the rules above do not allow, or if an annotation contradicts the type of the
+            parameter.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)
@@ -81,7 +83,7 @@ def compile_handler(
 
 
 def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
-    """Log a warning if an event, or a parameter that a handler names, is deprecated.
+    """Emit a `FutureWarning` if an event, or a parameter that a handler names, is deprecated.
 
     Args:
         event: the event of the handler.
@@ -98,7 +100,7 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
 
 
 def _refuse_suspended(handler: Handler, label: str) -> None:
-    """Raise an error for an async function or a generator function, because a call of it does not run its body."""
+    """Raise an error for an async or generator function, because a call of such a function does not run its body."""
     if kind := suspended_kind(handler):
         raise SubscriptionError(
             f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
@@ -109,7 +111,7 @@ def _refuse_suspended(handler: Handler, label: str) -> None:
 def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -> None:
     """Raise an error for a method without `self`, because its first parameter would receive the callback.
 
-    `known` holds the names of the parameters of the event.
+    `known` are the names of the parameters of the event.
     """
     code = getattr(getattr(handler, "__func__", None), "__code__", None)
     if code is None or (not code.co_argcount and code.co_flags & inspect.CO_VARARGS):
@@ -121,8 +123,10 @@ def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -
 
 
 def suspended_kind(function: Any) -> str:
-    """Return the kind of a function if a call of it does not run its body, such as `a generator`. Otherwise return an
-    empty string."""
+    """Return the kind of an async or generator function, such as `a generator`; an empty text for other functions.
+
+    A call of an async or generator function does not run its body.
+    """
     kinds = {
         "an async function": inspect.iscoroutinefunction,
         "an async generator": inspect.isasyncgenfunction,
@@ -179,7 +183,7 @@ def in_either_style(handler: Handler) -> Handler:
 
 
 def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
-    """Return whether a handler takes args, state and control by position, and all other values by name."""
+    """Return whether the bus passes args, state and control to a handler by position, and all other values by name."""
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):
@@ -209,9 +213,10 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Return whether `name` is a parameter that the author of a handler added, and not a mistake.
+    """Return whether the author of a handler added the parameter `name` on purpose, and did not misspell another name.
 
-    This is so if `name` is not similar to the parameters of the event, `known`, and if no event has this parameter.
+    The function returns True if `name` is not similar to `known`, the parameters of the event, and no event has a
+    parameter `name`.
     """
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
@@ -238,14 +243,18 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
 
 @functools.cache
 def _reader(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return a function that takes the run and returns its attributes `names`. Handlers with the same parameters share
-    the function."""
+    """Return a function that reads the attributes `names` of a run.
+
+    Handlers with the same parameters share the function.
+    """
     return attrgetter(*names)
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """Return a function that calls a handler with all values by position. Most handlers use this function. It is the
-    fastest one, because one `attrgetter` reads all values."""
+    """Return a function that calls a handler with all values by position.
+
+    Most handlers are called in this way. It is the fastest way, because one `attrgetter` reads all values.
+    """
     if not names:
         return lambda run, extras: handler()
     read = _reader(names)

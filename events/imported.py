@@ -9,8 +9,8 @@ from typing import Any
 def imported(name: str) -> Any:
     """Return a module if its import is complete; None otherwise.
 
-    Python adds a module to `sys.modules` before the code of the module has run. If another thread is still importing
-    the module, names of the module may be missing. So this function returns None for such a module.
+    Python adds a module to `sys.modules` before the code of the module has run. While another thread imports the
+    module, names of the module may be missing. So the function returns None for a module whose import is not complete.
 
     Args:
         name: the full name, such as `transformers.loss.loss_utils`.

@@ -1,4 +1,4 @@
-"""Installed plugins: the entry points of packages, found without importing them."""
+"""Installed plugins: the entry points of packages, found without importing the packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GROUP = "trainbus.callbacks"
 """The entry-point group of callbacks."""
 
 COMMAND_GROUP = "trainbus.commands"
-"""The entry-point group of commands. An entry point names a function `add_to`, or a module that has this function."""
+"""The entry-point group of commands of `trainbus`. An entry point names a function `add_to`, or a module that has this
+function."""
 
 MANIFEST = "trainbus_plugins.json"
 """The file name of the plugin manifest in the folder of a package."""
@@ -59,7 +60,7 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The name of the module that contains the object."""
+        """The name of the module in `value`, such as `package.module`."""
         return self.value.partition(":")[0].strip()
 
     @property
@@ -71,7 +72,8 @@ class Plugin:
     def manifest(self) -> Mapping[str, Any] | None:
         """Read the row of this plugin from the plugin manifest.
 
-        Return None if the package has no manifest, or if the row is missing, invalid or outdated.
+        Return None if the package has no manifest, or if the row is missing or invalid. Also return None if the row is
+        outdated: it names another object than the entry point.
         """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
@@ -80,8 +82,8 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if the import fails. The error names the plugin, and the environment variable that
-                disables the plugin.
+            TrainbusError: if the import fails. The error names the plugin. For a callback, it also names the
+                environment variable that disables the plugin.
         """
         try:
             if self.entry.pattern.fullmatch(self.value) is None:
@@ -136,7 +138,7 @@ def installed(group: str = GROUP) -> dict[str, Plugin]:
 
 
 def duplicates(group: str = GROUP) -> dict[str, list[Plugin]]:
-    """Return the plugins whose name several packages use: name -> all plugins with this name."""
+    """Return the names that several plugins have: name -> all plugins with this name."""
     found: dict[str, dict[tuple[str, str], Plugin]] = {}
     for entry in _entries(group):
         plugin = Plugin(entry)
@@ -155,7 +157,7 @@ def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint,
     Args:
         group: the entry-point group.
         folders: each folder of `sys.path` with the time of its last change, in nanoseconds; 0 if the folder cannot be
-            read. They are the key of the cache.
+            read. These pairs are the key of the cache.
     """
     return tuple(entry_points(group=group))
 

@@ -24,20 +24,21 @@ from .stages import Stage
 logger = logging.getLogger(__name__)
 
 WINDOW = 10
-"""The number of steps in a window. At the end of each window, the time of a callback is compared with its budget. The
-callback is over its budget after two such windows in a row."""
+"""The number of steps in a window. At the end of each window, the run compares the time of a callback with its budget.
+A callback counts as over its budget after it exceeds the budget in two consecutive windows."""
 
 LISTED = 5
-"""The number of failed steps that a summary lists for a callback, at most."""
+"""The largest number of failed steps that a summary lists for a callback."""
 
 _ONCE = frozenset(
     {"on_init_end", "on_setup", "on_load", "on_train_begin", "on_train_end", "on_exception", "on_close", "on_end"}
 )
 """Events whose handlers do not count for a budget, because these events do not come in every step."""
 _THINNED_CALLS = frozenset({"on_prediction_step", "on_log"})
-"""Events outside of a step that come often. A thinned callback misses some of their announcements, too."""
+"""Frequent events outside of steps. A thinned callback also misses some announcements of these events."""
 _NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
-"""Errors that always end the run or the evaluation, whatever the policy: the handler is not their cause."""
+"""Errors that always end the run or the evaluation, because the handler is not their cause. The policy of the handler
+does not apply to these errors."""
 
 
 @dataclass
@@ -47,27 +48,27 @@ class CallbackFailures:
     id: str
     """The id of the callback."""
     count: int = 0
-    """The number of handler calls that failed, retries not included."""
+    """The number of handler calls that failed. A call with retries counts once, and only if the last retry fails."""
     retries: int = 0
-    """The number of calls that were repeated."""
+    """The number of retries."""
     steps: list[int] = field(default_factory=list)
-    """The number of completed steps at each failure. Only the first 100 failures are listed."""
+    """The number of completed steps at each of the first 100 failures."""
     events: list[str] = field(default_factory=list)
-    """The events in which the callback failed. Each is listed once."""
+    """The events in which the callback failed, without duplicates."""
     error: str = ""
     """The first exception in one line."""
     traceback: str = ""
     """The traceback of the first exception."""
     over_budget: str = ""
-    """A text with the time that the callback took, if the callback exceeded its budget; otherwise empty."""
+    """A text with the time that the callback took, if the callback exceeded its budget. Otherwise the text is empty."""
     every: int = 1
-    """The interval of a thinned callback in steps: with n, it is called at every n-th step. 1 for other callbacks."""
+    """The interval of a thinned callback: the run calls the callback at every n-th step only. 1 for other callbacks."""
     quarantined: int | None = None
-    """The step at which the callback was unsubscribed; None if it was not."""
+    """The step at which the callback was unsubscribed; None if the callback is still subscribed."""
 
     @property
     def is_reported(self) -> bool:
-        """Whether anything went wrong."""
+        """Whether the callback failed, was retried, exceeded its budget or was unsubscribed."""
         return bool(self.count or self.retries or self.over_budget or self.quarantined is not None)
 
     def __str__(self) -> str:
@@ -95,12 +96,12 @@ class Verdict:
     """The action that this rank proposes for a callback. All ranks agree on an action before they take it."""
 
     failed: str = ""
-    """The last exception of a handler, in one line; empty if no handler failed. All ranks withdraw the requests and
-    vetoes of the callback."""
+    """The last exception of a handler, in one line; empty if no handler failed. After a failure, all ranks withdraw the
+    requests and vetoes of the callback."""
     quarantine: str = ""
-    """The reason to unsubscribe the callback; empty if it stays subscribed."""
+    """The reason to unsubscribe the callback. Empty: do not unsubscribe the callback."""
     every: int = 1
-    """The interval in steps at which the callback is called from now on. 1: at every step."""
+    """The new interval in steps at which to call the callback. 1: do not change the interval."""
 
 
 class Isolation:
@@ -124,20 +125,22 @@ class Isolation:
         self.pending: dict[str, Verdict] = {}
         """The verdicts of this rank on the shared callbacks, until the ranks exchange them."""
         self.clock: Callable[[], float] = time.perf_counter
-        """The time in seconds, from any start."""
+        """A function that returns a time in seconds. Only differences of two times have a meaning."""
 
     def begin(self) -> None:
-        """Forget the failures of an earlier training."""
+        """Delete the recorded failures of an earlier training."""
         self.failures.clear()
         self.pending.clear()
 
     def of(self, owner_id: str) -> CallbackFailures:
-        """Return the record of a callback."""
+        """Return the failures of a callback. Create an empty record if there is none."""
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the text for the end of a run. It lists each callback that failed or exceeded its budget, with
-        the traceback of its first failure. The text is empty if there is no such callback."""
+        """Return the text for the end of a run about callbacks that failed or exceeded their budgets.
+
+        The text has the traceback of the first failure of each such callback. The text is empty if there is none.
+        """
         lines = []
         for record in self.failures.values():
             if record.is_reported:
@@ -148,11 +151,10 @@ class Isolation:
     # Failures.
 
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
-        """Return a function that calls a handler, and withdraws the flags that the handler wrote if the call fails.
+        """Return a function that calls a handler. If the call fails, the function undoes the flag writes of this call.
 
-        The function then repeats the call, at most `policy.retries` times. If the last call fails too, it raises the
-        exception. It undoes nothing else: values that the handler wrote to logs, to metrics or to its own attributes
-        stay.
+        The function then repeats the call, at most `policy.retries` times. If the last call fails too, the function
+        raises the exception. It does not undo changes to logs, to metrics or to the attributes of the callback.
         """
         control = self.control
 
@@ -204,21 +206,26 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback. If all ranks decide about it together, store a proposal in `pending` instead."""
+        """Unsubscribe a callback, or propose this to the other ranks.
+
+        If all ranks decide about the callback together, the method only stores a proposal in `pending`.
+        """
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
             self.unsubscribe(owner_id, reason)
 
     def unsubscribe(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback, with an entry in the ledger."""
+        """Unsubscribe a callback on this rank, and write the reason to the ledger."""
         self.of(owner_id).quarantined = self.control.step
         self.control.note(owner_id, "quarantine", reason)
         self._detach(owner_id)
 
     def thin(self, owner_id: str, every: int) -> None:
-        """From now on, call a callback only at steps that `every` divides. A smaller `every` than before has no
-        effect."""
+        """From now on, call a callback only at every `every`-th step. The interval never becomes shorter.
+
+        An `every` that is not larger than the current interval has no effect.
+        """
         meter = self.meters.get(owner_id)
         if meter is not None and every > meter.every:
             meter.every = self.of(owner_id).every = every
@@ -230,7 +237,8 @@ class Isolation:
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
         """Return a function that calls a handler, and adds the time of the call to the meter of its callback.
 
-        For events whose time the budget does not limit, the function returns the handler unchanged.
+        The budget does not limit some events, such as `on_setup`. For these events, the method returns the handler
+        unchanged.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
@@ -270,12 +278,15 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether a callback that exceeds its budget is called less often or unsubscribed. Otherwise it only causes a
-        warning."""
+        """Whether the run thins or unsubscribes the callback if the callback exceeds its budget. False: the run only
+        logs a warning."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the seconds of a handler call. After each window of `WINDOW` steps, compare the sum with the budget."""
+        """Add the seconds of a handler call to the sum.
+
+        After each window of `WINDOW` steps, the method compares the sum with the budget.
+        """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
             self._first, self._began, self._spent, self._exceeded = step, now, 0.0, 0

@@ -26,10 +26,11 @@ def refuse_unknown(
         label: the class or function that is called, as the error names it.
         given: the keywords of the call.
         known: the keywords that the class or function takes.
-        ending: returns the end of the sentence about an unknown keyword. By default, it suggests the nearest name.
+        ending: a function that returns the end of the sentence about an unknown keyword. The default suggests the
+            nearest name.
 
     Raises:
-        UnknownArgument: if a keyword is not known. The error names all such keywords and the known ones.
+        UnknownArgument: if a keyword is not known. The error lists all unknown keywords and all known keywords.
     """
     unknown = [name for name in given if name not in known]
     if unknown:
@@ -39,10 +40,10 @@ def refuse_unknown(
 
 
 def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
-    """Return the keywords that a call of a function may have; None if there is no limit, or if it is unknown.
+    """Return the keywords that a call of a function may have.
 
-    The parameters of the function itself decide, not those of a function that it wraps. A wrapper with `**kwargs` may
-    take a keyword away before it calls the wrapped function.
+    Return None if the function takes any keyword, or if its parameters are unknown. For a wrapper, the parameters of
+    the wrapper count, because a wrapper with `**kwargs` may remove keywords before it calls the wrapped function.
 
     Args:
         function: the function.
@@ -92,8 +93,8 @@ class _SignatureOfInit:
 class CheckedKeywords:
     """Base of classes whose constructor suggests the nearest name for an unknown keyword.
 
-    The check is in `__new__`, because `@dataclass` adds `__init__` only after `__init_subclass__` ran. So it works for
-    every subclass, without a metaclass. A class whose `__init__` has `**kwargs` decides itself what it accepts.
+    The check is in `__new__`, because `@dataclass` adds `__init__` only after `__init_subclass__` ran. So the check
+    works for every subclass, without a metaclass. The check skips a class whose `__init__` has `**kwargs`.
     """
 
     if not TYPE_CHECKING:  # type checkers and editors read `__init__`

@@ -10,14 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Entry:
-    """One write to a flag of the control."""
+    """One write to a flag of the control, or one failure of a callback."""
 
     step: int
     """The number of completed optimizer steps."""
     event: str
     """The event whose handler made the write; empty outside of events."""
     author: str
-    """The id of the callback or function that made the write; `you` for code outside of handlers."""
+    """The id of the callback or function that made the write; `you` for code outside of handlers; `run` for the run
+    itself."""
     flag: str
     """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
@@ -40,9 +41,10 @@ class Entry:
 
 
 class Ledger:
-    """The newest entries of each flag. Their number is limited, so that a long run does not need more and more memory.
+    """The newest entries of each flag.
 
-    The limit holds per flag, so thousands of log requests do not push out a stop request.
+    The number of entries per flag is limited, so that the memory of a long run stays bounded. Each flag has its own
+    limit, so thousands of log requests do not remove a stop request.
     """
 
     def __init__(self, keep: int = 200) -> None:
@@ -66,12 +68,12 @@ class Ledger:
         return self._serial
 
     def since(self, written: int) -> list[Entry]:
-        """Return the kept entries after entry number `written`, oldest first. The first entry has the number 1."""
+        """Return the stored entries with a number above `written`, oldest first. The first entry has the number 1."""
         kept = [pair for entries in self._entries.values() for pair in entries if pair[0] > written]
         return [entry for _, entry in sorted(kept, key=lambda pair: pair[0])]
 
     def __iter__(self) -> Iterator[Entry]:
-        """Iterate over all kept entries, oldest first."""
+        """Iterate over all stored entries, oldest first."""
         kept = [pair for entries in self._entries.values() for pair in entries]
         return iter([entry for _, entry in sorted(kept, key=lambda pair: pair[0])])
 
@@ -79,7 +81,7 @@ class Ledger:
         return sum(len(entries) for entries in self._entries.values())
 
     def of(self, flag: str) -> list[Entry]:
-        """Return the kept entries of one flag, oldest first."""
+        """Return the stored entries of one flag, oldest first."""
         return [entry for _, entry in self._entries.get(flag, ())]
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -87,7 +89,10 @@ class Ledger:
         return [asdict(entry) for entry in self]
 
     def load_list(self, entries: list[Mapping[str, Any]]) -> None:
-        """Replace all entries by `entries`, which `to_list` returned. Unknown keys of a newer version are ignored."""
+        """Replace all entries by `entries` from `to_list`.
+
+        The method ignores unknown keys, which a later version may have written.
+        """
         known = {field.name for field in fields(Entry)}
         self._entries.clear()
         watchers, self.watchers = (

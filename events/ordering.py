@@ -11,7 +11,7 @@ from .stages import Stage
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of one handler in the order: its stage, and the ids that it must run before or after."""
+    """The ordering constraints of one handler: the stage, and the ids that the handler must run before or after."""
 
     owner_id: str
     stage: Stage
@@ -28,12 +28,12 @@ class Slot:
 
 
 def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
-    """Sort the handlers of an event (their slots) in the order in which they run.
+    """Sort the slots of the handlers of an event in the order in which the handlers run.
 
     Args:
-        slots: all handlers of one event.
-        known: the ids of all callbacks that are or were attached. If a constraint names one of them that has no handler
-            for this event, the constraint has no effect.
+        slots: the slots of all handlers of one event.
+        known: the ids that constraints may name. A constraint with a known id has no effect if no callback with this id
+            handles the event.
         event: the name of the event, for errors.
 
     Raises:

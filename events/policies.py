@@ -9,10 +9,11 @@ from typing import Any
 from .errors import SubscriptionError, nearest
 
 ACTIONS = ("raise", "warn", "quarantine")
-"""What may happen after an exception: end the run, log a warning, or log a warning and unsubscribe the callback."""
+"""The possible actions after an exception: end the run, log a warning, or log a warning and unsubscribe the
+callback."""
 
 REMEDIES = ("warn", "thin", "quarantine")
-"""What happens to a callback that exceeds its budget."""
+"""The possible actions for a callback that exceeds its budget."""
 
 _FORMS = "raise, warn, quarantine, 'quarantine(after=3)', 'retry(3)', \"retry(3, then='warn')\""
 _CALL = re.compile(r"\s*(?P<name>\w+)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL)
@@ -26,21 +27,21 @@ class Policy:
     """The effect of an exception in a handler."""
 
     action: str = "raise"
-    """One of `ACTIONS`. If there are retries, it applies when the last retry fails."""
+    """One of `ACTIONS`. If there are retries, the action follows when the last retry fails."""
     after: int = 1
     """The number of failures after which `quarantine` unsubscribes the callback. Earlier failures log a warning."""
     retries: int = 0
-    """How many times a failed handler is called again, without a pause. The exception counts as a failure after
-    that."""
+    """How many times a failed handler is called again, without a pause. If the last of these calls fails, the exception
+    counts as one failure."""
 
     @property
     def isolates(self) -> bool:
-        """Whether an exception does not end the run at once: the run continues, or calls the handler again."""
+        """Whether the run may continue after an exception, or calls the handler again."""
         return self.action != "raise" or self.retries > 0
 
     @property
     def text(self) -> str:
-        """The value of `on_error`, without what has the default."""
+        """The value of `on_error` as a short text. Options with their default are left out."""
         if not self.retries:
             return self.action if self.after == 1 else quarantine(self.after)
         return f"retry({self.retries})" if self.action == "raise" else retry(self.retries, self.action)
@@ -64,13 +65,13 @@ def retry(times: int = 3, then: str = "raise") -> str:
 
     Args:
         times: the number of further calls, without a pause.
-        then: the policy for the last exception: `raise`, `warn` or `quarantine`.
+        then: the action if the last call fails too: `raise`, `warn` or `quarantine`.
     """
     return f"retry({times}, then={then!r})"
 
 
 def ending(label: str, step: int, policy: Policy) -> str:
-    """Return the note for an exception that ends the run. It names the handler, the step and the policy."""
+    """Return the note for an exception that ends the run, with the handler, the step and the policy."""
     return f"{label} failed after step {step} (its on_error is {policy.text!r})."
 
 
@@ -122,7 +123,7 @@ class Budget:
     """One of `REMEDIES`."""
 
     def excess(self, spent: float, elapsed: float, steps: int) -> float:
-        """Return the time spent, divided by the allowed time. A callback with a value above 1 exceeds its budget.
+        """Return the time spent divided by the allowed time. Above 1, the callback exceeds its budget.
 
         Args:
             spent: the seconds that the handlers of the callback took in a number of steps.

@@ -64,14 +64,14 @@ _SETTINGS = {
 }
 
 _TEXTS = ("id", "on_error", "over_budget")
-"""The settings that are texts. A dataclass may declare them as fields. Then the annotation is checked too, because only
-an instance has the value."""
+"""The settings that are texts. If a dataclass declares such a setting as a field, the check also reads the annotation
+of the field, because other instances may have other values."""
 
 _METHODS = (
     *("state_dict", "load_state_dict", "migrate", "argument_overrides", "from_arguments", "default_id"),
     *("has", "conflict_with", "for_preview", "remove_from"),
 )
-"""The methods that the run calls."""
+"""The methods of `Callback` that the run calls. A class must not replace them by other values."""
 
 
 def problems_of_settings(callback: object) -> list[str]:
@@ -121,7 +121,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the dataclass field `name` as text if it does not allow a `str`; else an empty text."""
+    """Return the annotation of the dataclass field `name` if it excludes `str`; otherwise an empty text."""
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):

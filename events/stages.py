@@ -14,7 +14,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stage(IntEnum):
-    """The purpose of a handler. Stages with lower numbers run first, whatever the order of the list of callbacks."""
+    """The purpose of a handler. Stages with lower numbers run first, whatever the order of the list of callbacks.
+
+    In `on_close` and `on_end`, handlers and stages run in reverse order.
+    """
 
     PREPARE = 10
     """Create things: wrap the model, open files, do work that later handlers need."""
@@ -58,8 +61,8 @@ def order(
             @order(Stage.PREPARE)
             def on_evaluate(self, metrics: dict[str, Any]) -> None: ...
 
-    `before=` and `after=` name ids of callbacks of the same stage. An order that contradicts the stages, names an
-    unknown callback or forms a cycle is an error when the order is resolved.
+    `before=` and `after=` name ids of callbacks of the same stage. The trainer raises an error for an order that
+    contradicts the stages, names an unknown callback or forms a cycle.
     """
 
     def mark(handler: F) -> F:

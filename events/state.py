@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class TrainerState:
-    """The progress of a run. The engine writes it, callbacks read it.
+    """The progress of a run. The engine writes the state, and callbacks read it.
 
     It has every attribute of transformers' `TrainerState`. A step is an optimizer step: with gradient accumulation over
     n batches, one step takes n batches.
@@ -36,7 +36,7 @@ class TrainerState:
     num_train_epochs: int = 0
     """Epochs planned, rounded up."""
     num_input_tokens_seen: int = 0
-    """Tokens trained on; 0 unless the run counts them (argument `include_num_input_tokens_seen`)."""
+    """Tokens trained on. 0 if the run does not count tokens (argument `include_num_input_tokens_seen`)."""
     total_flos: float = 0.0
     """Floating-point operations of all forward and backward passes; 0 if the model cannot estimate them."""
     log_history: list[dict[str, Any]] = field(default_factory=list)
@@ -64,11 +64,11 @@ class TrainerState:
     steps_skipped: int = 0
     """Steps in `global_step` whose update was skipped."""
     seconds = 0.0
-    """Wall-clock seconds of training, including the earlier sessions of a resumed run. It is not a dataclass field. So
-    the states of a resumed run and of an uninterrupted run compare as equal."""
+    """Wall-clock seconds of training, including the earlier sessions of a resumed run. `seconds` is not a dataclass
+    field, so a resumed run and an uninterrupted run can have equal states."""
 
     def __post_init__(self) -> None:
-        """Convert values that transformers accepts too.
+        """Convert values that the `TrainerState` of transformers also accepts.
 
         None becomes an empty `log_history` or `stateful_callbacks`. A list of callbacks in `stateful_callbacks` becomes
         the dict of their states.
@@ -105,14 +105,16 @@ class TrainerState:
         return state
 
     def to_file(self, exported: Mapping[str, Any] | None = None, **further: Any) -> dict[str, Any]:
-        """Convert all attributes to a dict in the format of a file that transformers can read. This writes no file.
+        """Return all attributes as a dict, in the format of a file that transformers can read.
 
-        Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
+        The method writes no file. Attributes that transformers does not know are stored under one key of
+        `stateful_callbacks`.
 
         Args:
-            exported: class name -> callback state. Only transformers reads these states. It requires a state for each
-                of its exportable callbacks.
-            **further: other values to store under the same key. `flattened` returns them.
+            exported: class name -> callback state. Only transformers reads these states. transformers requires a state
+                for each of its exportable callbacks.
+            **further: other values to store under the key of `_APART`. `flattened` returns these values at the top
+                level.
         """
         # A callback may set a number of numpy or torch. JSON cannot hold it.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}
@@ -123,7 +125,7 @@ class TrainerState:
         return values
 
     def save_to_json(self, json_path: str | Path) -> None:
-        """Write the state as JSON with sorted keys. transformers' `TrainerState` can read it."""
+        """Write the state as JSON with sorted keys. The `TrainerState` of transformers can read the file."""
         Path(json_path).write_text(json.dumps(self.to_file(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
@@ -136,8 +138,8 @@ _OWN = ("samples_seen", "steps_skipped", "seconds")
 """The attributes that transformers' `TrainerState` does not have. transformers rejects a file with unknown keys."""
 
 _APART = "trainbus"
-"""The key in `stateful_callbacks` under which a file stores the attributes `_OWN`. transformers accepts any key
-there."""
+"""The key in `stateful_callbacks` under which a file stores the attributes `_OWN`. transformers accepts any key in
+`stateful_callbacks`."""
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:

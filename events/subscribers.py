@@ -20,7 +20,7 @@ from .stages import Stage, names
 logger = logging.getLogger(__name__)
 
 FOREIGN_BASE = "TrainerCallback"
-"""The name of the base class of callbacks of transformers, and of libraries that derive from it. These callbacks are
+"""The name of the base class of the callbacks of transformers. Callbacks that derive from a class with this name are
 *foreign*."""
 
 POLICIES, checked_policy, own_events = ACTIONS, policy_of, custom_events.own_events
@@ -37,27 +37,28 @@ class Subscriber:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     wanted_id: str | None = None
-    """The id that the callback sets itself; None if it sets none."""
+    """The value of the field `id` of the callback; None if the field is not set."""
     on_error: str = "raise"
     foreign: bool = False
     """Whether the callback derives from a class with the name `FOREIGN_BASE`."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The attributes of the callback when it was attached, before the run changes them."""
+    """The attributes of the callback at its attachment, before the run changes them."""
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """Read the handlers, the stage and the id of a callback.
 
-    Handlers are the `on_*` methods that its class overrides. If the name of such a method is not an event, the
-    function raises an error. For a callback of another library, the function only logs a warning.
+    Handlers are the `on_*` methods that the class of the callback overrides. If the name of such a method is not an
+    event, the function raises an error. For a foreign callback, the function only logs a warning.
 
     Args:
         callback: the callback.
         known: the names of all events.
 
     Raises:
-        SubscriptionError: if the object is a class, has no handler, has a method `on_*` that is not an event, or
-            requires another version of the callback interface.
+        SubscriptionError: if the object is a class or a text, has a wrong setting, has a method `on_*` that is not an
+            event, or requires another version of the plugin contract. Also if an object without a base class of
+            callbacks has no handler.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
@@ -130,7 +131,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a copy of a list, dict or set, so that later changes by the callback do not change it. Return any other
+    """Return a shallow copy of a list, dict or set, because the callback may change the original. Return any other
     value itself."""
     return value.copy() if type(value) in (list, dict, set) else value
 
@@ -139,7 +140,7 @@ def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:
     """Check the settings that every callback has, such as `id`, `on_error` and `budget`.
 
     Raises:
-        SubscriptionError: if a setting has a wrong value. The error lists all these settings, each with the remedy.
+        SubscriptionError: if settings have wrong values. The error lists all wrong settings, each with the remedy.
     """
     problems = [problem for callback in callbacks for problem in _problems_of(callback)]
     if problems:
@@ -174,7 +175,7 @@ def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
 
 
 def budget_for(callback: object, owner_id: str) -> Budget | None:
-    """Return the time budget of a callback; None if it has none.
+    """Return the time budget of a callback; None if the callback has no time budget.
 
     A dataclass may have a field `budget` with another meaning. Such a field counts as a time budget only if it is a
     text.
@@ -198,7 +199,7 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
 
     Args:
         subscriber: the callback or function.
-        wanted: the requested id; None if it requests none.
+        wanted: the requested id. None: choose an id from the name.
         taken: the ids of the attached subscribers.
 
     Raises:
@@ -247,12 +248,12 @@ def base_of(cls: type) -> type | None:
 
 
 def is_same(one: object, other: object) -> bool:
-    """Return whether two subscribers are the same object, or the same method of the same object."""
+    """Return whether `one` and `other` are the same object, or the same method of the same object."""
     return one is other or (inspect.ismethod(other) and one == other)  # each access to a method creates another object
 
 
 class Ordered(dict[Any, None]):
-    """A set that keeps the order of insertion. A `Channel` stores its handlers in such a set, in this order."""
+    """A set in the order of insertion. A `Channel` stores its handlers in such a set."""
 
     def add(self, item: Any) -> None:
         self[item] = None

@@ -1,12 +1,12 @@
 """Where the time of a run goes: time marks of a step, and the sums of their intervals.
 
-A *part* is a kind of work, such as `forward`. Code that runs in every step makes a mark with `marks += (PART, now())`.
-This calls no Python function and takes about 0.1 microseconds. A mark names the work that begins at this moment, and
-this work ends at the next mark. So each moment of a run belongs to one part. `fold` adds up many marks at once.
+A *part* is a kind of work, such as `forward`. Code that runs in every step makes a mark with `marks += (PART, now())`,
+which takes about 0.1 microseconds. A mark names the work that begins now. The work ends at the next mark, so each
+moment of a run belongs to one part. `fold` adds up many marks at once.
 
 Marks nest in levels. The bus opens a level with the mark `CALL`, makes a mark for each handler, and closes the level
 with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. All time in a scope counts for the part of the
-scope, also the time of handlers.
+scope, including the time of handlers.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ RARE = frozenset({LOGS, EVALUATE, SAVES, COLLECT})
 FULL = 8192
 """When `marks` has this number of values (about 250 steps), the bus adds up the marks of the complete steps."""
 SAMPLE = 7
-"""Of this number of ordinary steps, one is measured by part and handler. Of the others, only the whole time is
-measured."""
+"""One of this number of ordinary steps (steps without a rare part) is measured by part and handler. For the other
+steps, only the whole time is measured."""
 KEPT = 512
-"""The largest number of steps in a median. They are the last steps that were measured by part."""
+"""The largest number of steps in a median. The median covers the newest steps that were measured by part."""
 
 
 class Scope:
@@ -61,12 +61,13 @@ class Scope:
     def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
         self.counts = counts
-        """Whether it is one more time of a rare part. A wait for a save is not another save."""
+        """Whether the scope adds one to the count of its part in `Timeline.times`. False for a wait for a save, which
+        is not another save."""
 
 
 CALL, DONE = object(), object()
-"""`CALL` begins a level, and `DONE` ends the innermost level. `CALL` has no time: the mark of a handler follows, and
-has the time."""
+"""`CALL` begins a level, and `DONE` ends the innermost level. `CALL` has no time, because the mark of a handler follows
+at once."""
 COLLECTION = Scope(COLLECT)
 SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
@@ -96,7 +97,7 @@ class Sums:
 
 
 class Timeline:
-    """The time of one training by part, by handler and by step. Outside of a training it drops all marks."""
+    """The time of one training by part, by handler and by step. Outside of a training, the timeline drops all marks."""
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
@@ -117,12 +118,12 @@ class Timeline:
         """The last measured steps without a rare part. For each step: its nanoseconds, and the nanoseconds of each
         part."""
         self.steps = 0
-        """The number of complete steps."""
+        """The number of complete steps of the training so far."""
         self.times: dict[str, int] = dict.fromkeys(PARTS, 0)
-        """Rare part -> how many times it began."""
+        """Rare part -> how many times the part began."""
         self.stalled = 0.0
-        """Seconds in which the training was stalled, although its part does not count as waiting, such as
-        `backward`."""
+        """Seconds of stalls in parts that do not count as waiting, such as `backward`. `WatchStalls` adds these
+        seconds."""
         # The sums so far: `_ordinary` has the measured steps without a rare part, `_others` has everything else.
         self._others, self._ordinary = Sums(), Sums()
         self._ordinary_steps = 0
@@ -142,7 +143,8 @@ class Timeline:
         """Begin to measure a training on this thread.
 
         Args:
-            activity: knows what the engine does now. From now on it calls the timeline at each change.
+            activity: the current activity of the engine. From this call on, the activity reports each change to the
+                timeline.
         """
         self.close()
         activity.mark = self._mark_activity
@@ -152,7 +154,7 @@ class Timeline:
         gc.callbacks.append(self._collected)
 
     def close(self) -> None:
-        """End the timeline. Its values stay."""
+        """Stop measuring. The values of the timeline stay."""
         if self._watches:
             self.marks += (ENGINE, now())
             self.fold()
@@ -162,7 +164,7 @@ class Timeline:
     def doing(self) -> str:
         """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`.
 
-        Any thread may call it.
+        Any thread may call this method.
         """
         for what in reversed(self.marks[-400::2]):
             if what.__class__ is str:
@@ -176,8 +178,8 @@ class Timeline:
     def look(self) -> None:
         """Measure each part of the current step, such as forward and backward, and not only its whole time.
 
-        Call this method in a step with rare work, such as a save. Of the other steps, the timeline measures the parts
-        of one in `SAMPLE`.
+        Call this method in a step with rare work, such as a save. Of all other steps, the timeline measures the parts
+        in one of `SAMPLE` steps only.
         """
         self._looks.append(len(self.marks))
 
@@ -208,7 +210,7 @@ class Timeline:
             self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
 
     def fold(self) -> None:
-        """Add up the marks since the last call."""
+        """Add up all marks that are not added up yet."""
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:

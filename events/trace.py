@@ -16,7 +16,7 @@ class Trace:
     """The events announced during a recording."""
 
     entries: list[tuple[int, str]] = field(default_factory=list)
-    """For each event, the number of completed steps and the name."""
+    """For each event, a pair: the number of completed steps, and the name of the event."""
 
     @property
     def events(self) -> list[str]:
@@ -32,7 +32,7 @@ class Trace:
         return "\n".join(lines) + "\n"
 
     def difference(self, other: Trace) -> str:
-        """Return the difference from another trace as a unified diff; empty if they are equal."""
+        """Return the difference from another trace as a unified diff; empty if the traces are equal."""
         mine, others = ([f"{step} {event}" for step, event in trace.entries] for trace in (self, other))
         return "\n".join(difflib.unified_diff(mine, others, "this", "other", lineterm="", n=3))
 

@@ -15,7 +15,7 @@ _EXAMPLES = 'Pass one, such as every(500), every(1, "epoch"), every("10min") or 
 
 
 def problems_of_triggers(callback: object) -> list[str]:
-    """Return an error text for each dataclass field of a callback that takes a trigger, but has another value.
+    """Return an error text for each dataclass field of a callback that must be a trigger, but has another value.
 
     The check skips a field that has no value, or whose annotation cannot be resolved.
     """
@@ -57,8 +57,8 @@ def check_triggers(callback: object, *, priced: bool = False, in_steps: bool = F
     Args:
         callback: the callback.
         priced: whether the callback measures the cost of its work. `every("auto")` needs this cost.
-        in_steps: whether the callback evaluates its trigger at the end of steps only. A trigger such as
-            `every(1, "epoch")` is never due there.
+        in_steps: whether the callback evaluates its trigger at the end of steps only. There, a trigger such as
+            `every(1, "epoch")` is never due.
 
     Raises:
         ArgumentError: if a field has a wrong value. The error names the field, the fault and the remedy.

@@ -17,7 +17,7 @@ class Moment(NamedTuple):
     """A point of a run at which triggers are evaluated: the end of a step, or the end of an epoch."""
 
     place: Place
-    """The end of a step, or of an epoch."""
+    """`step` for the end of a step, `epoch` for the end of an epoch."""
     step: int
     """Optimizer steps done."""
     epoch: float
@@ -27,20 +27,23 @@ class Moment(NamedTuple):
     seconds: float = 0.0
     """Seconds spent training."""
     last: bool = False
-    """Whether the run ends here, because it is complete or a callback requested a stop. Signals and time limits only
-    pause the run, so this is False for them."""
+    """Whether the run ends at this moment, because the run is complete or a callback requested a stop. False for stops
+    by signals and time limits, because a later session can resume the run."""
     cut: bool = False
     """Whether a stop ended the epoch early. A resumed run continues inside the epoch, and reaches its end."""
     cost: float | None = None
-    """Seconds that the last work of the callback took, such as its last save. Infinity if they are not known yet. None
-    if the callback does not measure its work."""
+    """Seconds that the last work of the callback took, such as the last save. Infinity before the first measurement.
+    None if the callback does not measure its work."""
 
 
 class Trigger:
     """A value that says when something is due. Combine triggers with `|` (either) and `&` (both at the same moment)."""
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        """Return whether the trigger is due `now`. `before` is the moment at which it was last due; None if never."""
+        """Return whether the trigger is due `now`.
+
+        `before` is the moment at which the trigger was last due; None if it was never due.
+        """
         raise NotImplementedError
 
     def due_again(self, now: Moment, before: Moment | None) -> bool:
@@ -52,11 +55,11 @@ class Trigger:
         return (before is None or before.step != now.step) and self.due(now, before)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        """Return the next step at which the trigger must be evaluated; infinity if the trigger is never due again.
+        """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
-        Between `step` and the returned step, the trigger is not due. At the returned step, it may be due or not.
-        This applies to the ends of steps only. Triggers are always evaluated at the ends of epochs. If the run stops
-        early, a trigger with `unforeseen` may be due at the last step.
+        Between `step` and the returned step, the trigger is not due. At the end of the returned step, the trigger may
+        be due or not. At the ends of epochs, all triggers are evaluated. If the run stops early, a trigger with
+        `unforeseen` may be due at the last step.
         """
         return step + 1
 
@@ -65,12 +68,12 @@ class Trigger:
 
     @property
     def clocked(self) -> bool:
-        """Whether the trigger reads the clock. The clocks of ranks differ, so it may be due on some ranks only."""
+        """Whether the trigger reads the clock, so that the trigger may be due on some ranks only."""
         return False
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the time that the last work of the callback took, such as its last save.
+        """Whether the trigger reads the time that the last work of the callback took, such as the last save.
 
         Only a `Cadence` measures this time.
         """
@@ -137,8 +140,10 @@ class EveryShare(Trigger):
 
 @dataclass(frozen=True)
 class EveryEpochs(Trigger):
-    """Due at the end of each epoch whose number is a multiple of `epochs`. If a stop ends an epoch early, the trigger
-    is not due, because the resumed run completes the epoch."""
+    """Due at the end of each epoch whose number is a multiple of `epochs` and at least `after`.
+
+    If a stop ends an epoch early, the trigger is not due, because the resumed run completes the epoch.
+    """
 
     epochs: int
     after: float = 0
@@ -158,7 +163,10 @@ class EveryEpochs(Trigger):
 
 @dataclass(frozen=True)
 class EverySeconds(Trigger):
-    """Due at the end of a step, if `seconds` seconds of training have passed since the trigger was last due."""
+    """Due at the end of a step, if `seconds` seconds of training have passed since the trigger was last due.
+
+    The trigger is not due in the first `after` seconds of training.
+    """
 
     seconds: float
     after: float = 0
@@ -253,7 +261,7 @@ class LogSpaced(Trigger):
 
 @dataclass(frozen=True)
 class AtEnd(Trigger):
-    """Due when the run ends, unless already due at this step. With `early=False`, not due after an early stop."""
+    """Due once, when the run ends. With `early=False`, due only if the run ends with its last planned step."""
 
     early: bool = True
 
@@ -301,7 +309,7 @@ def alternatives(trigger: Trigger) -> list[Trigger]:
 
 @dataclass(frozen=True)
 class Either(Trigger):
-    """Due when one of two triggers is due."""
+    """Due when at least one of two triggers is due."""
 
     left: Trigger
     right: Trigger

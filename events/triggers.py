@@ -79,8 +79,8 @@ def every(
 
     Args:
         interval: `50` means every 50 steps, `0.1` every tenth of the run, and `"10min"` every ten minutes of training.
-            The units of time are `s`, `min` and `h`. With `"auto"`, the interval follows from the measured cost of the
-            work and from `overhead`.
+            The units of time are `s`, `min` and `h`. With `"auto"`, the interval depends on the measured cost of the
+            work and on `overhead`.
         unit: the unit of `interval` if `interval` is a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
         after: the trigger is not due before this number of steps, epochs or seconds. `after` has the unit of the
             interval. If the interval is a time or `"auto"`, `after` is in seconds. The default is 60 for `"auto"`, and
@@ -94,8 +94,8 @@ def every(
             includes the time of the background thread.
 
     Raises:
-        ArgumentError: if the interval is not positive, if the unit is unknown, if `times` is used with another unit
-            than steps, or if `overhead` is used with another interval than `"auto"`.
+        ArgumentError: if the interval is not positive, if the unit is unknown, if `after` is negative, if `times` is
+            used with another unit than steps, or if `overhead` is used with another interval than `"auto"`.
     """
     if isinstance(interval, str) and interval.strip().lower() == "auto":
         return _priced(unit, after, times, overhead)
@@ -142,7 +142,11 @@ def every(
 
 
 def at(*steps: int) -> Trigger:
-    """Return a trigger that is due at the end of these steps. The first step is 1."""
+    """Return a trigger that is due at the end of these steps. The first step is 1.
+
+    Raises:
+        ArgumentError: if there are no steps, or if a step is not a whole number of 1 or more.
+    """
     if not steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in steps):
         raise ArgumentError(f"at{steps!r} does not name steps. Pass one or more whole numbers, each 1 or more.")
     return AtSteps(tuple(sorted(set(steps))))
@@ -150,7 +154,13 @@ def at(*steps: int) -> Trigger:
 
 @checked_keywords
 def log_spaced(points: int) -> Trigger:
-    """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run."""
+    """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run.
+
+    In a short run, several points may be the same step.
+
+    Raises:
+        ArgumentError: if `points` is not a whole number of 1 or more.
+    """
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
         raise ArgumentError(
             f"log_spaced({points!r}): the number of points is not a whole number of 1 or more. Pass one, such as 10."

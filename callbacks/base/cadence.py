@@ -21,11 +21,11 @@ from ...events.triggers import Moment, Place, Trigger, never
 class Cadence(Callback):
     """Base class of callbacks that raise one flag when a trigger is due.
 
-    The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
+    The callback checks the trigger at the end of each step and epoch, and raises the flag at most once per step.
 
-    `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    A run cannot have two instances with the same flag and variant, unless one of their triggers is `never()`. The
-    variant is the name of an additional instance, such as the prefix of a second `Log`.
+    `Log`, `Evaluate` and `Checkpoint` are subclasses. A subclass sets `flag` and handles the event `on_<flag>_due`. A
+    run can have two instances with the same flag and variant only if one of their triggers is `never()`. The variant is
+    the name of an additional instance, such as the prefix of a second `Log`.
     """
 
     previews = True
@@ -33,10 +33,10 @@ class Cadence(Callback):
     flag: ClassVar[Flag]
     """The flag that the callback raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""
-    """The end of the error about two instances that exclude each other: a second remedy."""
+    """A second remedy, for the end of the error about two instances that exclude each other."""
 
     trigger: Trigger
-    """When the flag is raised."""
+    """When to raise the flag."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
     _cost: float = field(default=math.inf, init=False, repr=False, compare=False)
@@ -48,7 +48,7 @@ class Cadence(Callback):
 
     @property
     def last_due(self) -> Moment | None:
-        """The moment at which the callback last raised its flag; None if it has not raised it yet."""
+        """The moment at which the callback last raised its flag; None if it has not raised the flag yet."""
         return self._last
 
     @property
@@ -67,8 +67,9 @@ class Cadence(Callback):
         """Set another trigger. The new trigger decides from the end of the next step.
 
         Raises:
-            ArgumentError: if the value is not a trigger. Also if the new trigger reads the cost (the seconds of the
-                last log, evaluation or save) and the current trigger does not. The run has not measured this cost.
+            ArgumentError: if the value is not a trigger. Also if only the new trigger reads the cost, which is the
+                seconds of the last log, evaluation or save. A run measures this cost only if the trigger at the start
+                of the session reads the cost.
         """
         if not isinstance(trigger, Trigger):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
@@ -116,11 +117,11 @@ class Cadence(Callback):
             run.control.request(self.flag, f"due by {self.trigger!r}")
 
     def _cost_of_last(self) -> float:
-        """Return the seconds of the last log, evaluation or save; infinity if unknown. A subclass may override it."""
+        """Return the seconds of the last log, evaluation or save; infinity if unknown. Subclasses may override it."""
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Subscribe handlers that measure the time of all handlers of `on_<flag>_due`, in seconds, as `_cost`."""
+        """Subscribe handlers that store the seconds of all handlers of `on_<flag>_due` in `_cost`."""
         began = 0.0
 
         def begin() -> None:

@@ -11,10 +11,10 @@ import torch
 
 BINS = 4000
 LOG_ODDS = 20.0
-"""The limit of the scores. Scores are log-odds between -20 and 20, in bins of 0.01. Each bin is one threshold of the
-curves."""
+"""The limit of the scores. Scores are log-odds, cut to the range from -20 to 20, in bins of 0.01. Each bin is one
+threshold of the curves."""
 POINTS = 200
-"""The largest number of points of a curve."""
+"""The largest number of thresholds of a curve. A curve has one more point, at its start."""
 
 
 class Curves(NamedTuple):
@@ -46,7 +46,7 @@ class ClassCounts:
         self.scores = torch.zeros(self.classes, 2, BINS, dtype=torch.long)
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Count a batch. Samples with a label outside of the classes, such as -100, are left out.
+        """Count the samples of a batch. Skip samples with a label outside of the classes, such as -100.
 
         Args:
             logits: shape (samples, classes).

@@ -18,7 +18,7 @@ class LineFile:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     def append(self, text: str) -> None:
-        """Append one or more lines. If the disk is full, the file stays as it was.
+        """Append one or more lines. If the disk is full, the file keeps its former content.
 
         Raises:
             OSError: if the text cannot be written.
@@ -45,7 +45,8 @@ class LineFile:
 def whole_lines(path: Path) -> list[bytes]:
     """Return the complete lines of a file.
 
-    A full disk or a power cut can leave an incomplete last line; it is ignored.
+    A full disk or a power cut can leave an incomplete last line. The function ignores this line. For a missing file,
+    the list is empty.
     """
     data = path.read_bytes() if path.exists() else b""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]

@@ -17,7 +17,7 @@ Mode = Literal["min", "max"]
 
 
 def full_name(metric: str) -> str:
-    """Return the name of a metric with the prefix `eval_`."""
+    """Return the name of a metric with the prefix `eval_`. Do not add a second prefix."""
     return metric if metric.startswith("eval_") else f"eval_{metric}"
 
 
@@ -41,17 +41,17 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    The function also returns None if callbacks must not use the evaluation to decide: see `EvaluationRecord.decides`.
+    The function also returns None if callbacks must not decide from this evaluation: see `EvaluationRecord.decides`.
 
     Args:
         metric: the full name of the metric.
         metrics: the metrics of one evaluation.
-        run: the run that the evaluation belongs to.
+        run: the run with the evaluation.
         reader: the name of the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if this evaluation must measure the metric but does not, or if its value is not a number. The
-            error lists the metrics that exist.
+        ArgumentError: if this evaluation must measure the metric but does not, or if the value of the metric is not a
+            number. The error lists the measured metrics.
     """
     if not run.evaluation_decides:
         return None
@@ -81,7 +81,7 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
-    The function checks nothing if the run plans no evaluations, or if `may_be_added` returns True.
+    The function checks nothing in a resumed run, if the run plans no evaluations, or if `may_be_added` returns True.
 
     Args:
         metric: the full name of the metric.
@@ -89,7 +89,7 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
         reader: the name of the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if no evaluation will measure the metric. The error lists the metrics that exist.
+        ArgumentError: if no evaluation will measure the metric. The error lists the metrics of the evaluated batch.
     """
     subscribers = run.bus.subscribers.values()
     if run.state.global_step > 0 or not provides(subscribers, Capability.PLANS_EVALUATIONS):
@@ -105,30 +105,34 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
 
 
 def may_be_added(metric: str, run: Run) -> bool:
-    """Return whether an additional `Evaluate`, or a handler of the user, may measure a metric.
+    """Return whether an additional `Evaluate`, or a handler outside of trainbus, may measure a metric.
 
-    If so, the evaluations of the trainer's own datasets need not measure it.
+    In this case, the evaluations of the trainer's own datasets need not measure the metric.
     """
     handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
     return _is_of_variant(metric, run) or any(map(_is_outside, handlers))
 
 
 def require_evaluations(run: Run, reader: str) -> None:
-    """Check that the run makes evaluations. The arguments, a callback or a function of the user can request them.
+    """Check that the run may make evaluations. The arguments, a callback or a function of the user can request them.
 
     Args:
         run: the run.
         reader: the name of the callback that needs evaluations, for the error.
 
     Raises:
-        ArgumentError: if no evaluation is requested.
+        ArgumentError: if nothing in the run can request an evaluation.
     """
     if not may_evaluate(run):
         raise ArgumentError(f"{reader} needs evaluations, but this run makes none. {ADD_EVALUATIONS}")
 
 
 def may_evaluate(run: Run) -> bool:
-    """Return whether the arguments or a callback request evaluations, or a function of the user may request them."""
+    """Return whether the run may make evaluations.
+
+    The function returns True if the arguments or a callback request evaluations. It also returns True if a callback or
+    function that is not part of trainbus is attached, because such code may request evaluations.
+    """
     subscribers = run.bus.subscribers.values()
     return provides(subscribers, Capability.PLANS_EVALUATIONS) or any(map(_is_outside, subscribers))
 
@@ -136,7 +140,7 @@ def may_evaluate(run: Run) -> bool:
 ADD_EVALUATIONS = (
     "Set `eval_strategy` to 'steps' or 'epoch' and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
 )
-"""What to do if a run makes no evaluations."""
+"""The remedy in errors and warnings about a run without evaluations."""
 
 
 _MEASURING = ("on_evaluate_begin", "on_evaluate_dataset", "on_log", "on_evaluate", "on_evaluate_end")
@@ -146,13 +150,13 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a callback or function belongs to the user or to another library."""
+    """Return whether a callback or function is not part of trainbus."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     return str(getattr(owner, "__module__", "")).partition(".")[0] != _LIBRARY
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Convert the value of a metric to a float. `reader`: the name of the callback that reads it, for the error.
+    """Convert the value of a metric to a float. The error names the callback `reader`, which reads the metric.
 
     Raises:
         ArgumentError: if the value is text, even a number such as `"0.5"`, or if `float` cannot convert it.

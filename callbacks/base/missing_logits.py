@@ -9,19 +9,19 @@ import torch
 from ...events.errors import ModelError
 
 _ALLOWED = ("__get__", "size", "dim", "numel", "ndimension", "is_floating_point", "__len__")
-"""The names of functions that need no values. `__get__` reads an attribute, such as `shape`."""
+"""The names of functions that do not read the values of the tensor. `__get__` reads an attribute, such as `shape`."""
 
 
 class MissingLogits(torch.Tensor):
     """The result of an output layer if `ChunkedCrossEntropy` computes the loss from the input of this layer.
 
-    The tensor has the shape of the logits, and no values. Any operation on it raises an error.
+    The tensor has the shape of the logits, but no values. Each operation that needs values raises a `ModelError`.
     """
 
     hidden: torch.Tensor
     """The input of the output layer."""
     model: str
-    """The class of the model."""
+    """The name of the class of the model."""
 
     @staticmethod
     def of(hidden: torch.Tensor, classes: int, model: str) -> MissingLogits:
@@ -30,7 +30,7 @@ class MissingLogits(torch.Tensor):
         Args:
             hidden: the input of the output layer, of shape (..., width).
             classes: the last dimension of the logits.
-            model: the class of the model, for error messages.
+            model: the name of the class of the model, for error messages.
         """
         build: Any = torch.Tensor._make_wrapper_subclass
         made: MissingLogits = build(
@@ -56,7 +56,7 @@ class MissingLogits(torch.Tensor):
 
 
 def changed_logits(model: str) -> ModelError:
-    """Build the error for code that reads or changes the missing logits of a model. `model`: the name of its class."""
+    """Return the error for code that reads the missing logits of a model. `model` is the name of its class."""
     return ModelError(
         f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
         "cap, a scale or a loss of its own. Leave the callback out."

@@ -1,4 +1,4 @@
-"""Change a module for the time of a session, without a trace in its copies and pickles."""
+"""Change a module during a session, so that copies and pickles of the module do not contain the change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ABSENT: Any = object()
 def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], None]:
     """Set an attribute of a module, and return a function that restores it.
 
-    Copies and pickles of the module have the former value. Several replacements of an attribute may be restored in any
-    order.
+    Copies and pickles of the module have the former value. If an attribute is replaced several times, the returned
+    functions may be called in any order.
 
     Args:
         module: the module.
@@ -28,14 +28,15 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
 
 
 def has_own(module: nn.Module, name: str) -> bool:
-    """Return whether an attribute was set on this module itself. A value from `replace_attribute` does not count."""
+    """Return whether the `__dict__` of a module has an attribute. Values from `replace_attribute` do not count."""
     changes = vars(module).get("__getstate__")
     former = changes.former if isinstance(changes, _Changes) else {}
     return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT
 
 
 def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Callable[[], None]:
-    """Register a forward hook, and return a function that removes it. Copies and pickles of the module lack the hook.
+    """Register a forward hook, and return a function that removes it. Copies and pickles of the module do not contain
+    the hook.
 
     Args:
         module: the module.
@@ -48,8 +49,8 @@ def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) ->
 def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[], object]) -> Callable[[], None]:
     """Call `change`, which changes modules of a model, and return a function that undoes the changes.
 
-    Copies and pickles of the modules lack the attributes that `change` set, and the forward hooks that it registered.
-    The returned function calls `undo`. Then it gives each attribute its former value, and removes the hooks.
+    Copies and pickles of the modules do not contain the attributes and forward hooks that `change` sets. The returned
+    function calls `undo`. Then it restores the former attributes, and removes the hooks.
     """
     before = [(module, dict(vars(module)), {*module._forward_hooks}) for module in model.modules()]
     change()
@@ -85,7 +86,7 @@ def _hidden(module: nn.Module, hook: int) -> Callable[[], None]:
 
 
 def _put(module: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute, or delete it."""
+    """Set an attribute of a module; delete the attribute if `value` is `_ABSENT`."""
     if value is _ABSENT:
         vars(module).pop(name, None)
     else:
@@ -96,7 +97,7 @@ class _Changes:
     """The changes of one module that are not undone yet.
 
     The attribute `__getstate__` of the module is this object. `copy` and `pickle` call the object to get the state of
-    the module. The state lacks the changes. Otherwise, a copy would have the changed forward, which computes with the
+    the module without the changes. With the changes, a copy would have the changed forward, which computes with the
     weights of the original module.
     """
 
@@ -132,8 +133,8 @@ class _Changes:
     def unset(self, name: str, value: Any) -> None:
         """Undo the call `set(name, value)`.
 
-        The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets the
-        value that it had before the first `set`.
+        The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets its
+        value before the first `set`.
         """
         values = self.values.get(name, [])
         if not any(each is value for each in values):
@@ -146,7 +147,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """Remove this object from the module if no change is left."""
+        """Remove this object from the module if all changes are undone."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

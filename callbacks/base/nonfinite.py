@@ -9,10 +9,10 @@ from ..stopping.nan_guard import NaNGuard
 
 
 def nonfinite_note(run: Run) -> str:
-    """Return a warning if a training loss was NaN or infinite and no callback handled it; an empty text otherwise.
+    """Return a warning if a NaN or infinite training loss may have changed the weights; an empty text otherwise.
 
-    `NaNGuard` and the loss scaler of fp16 handle such a loss: they prevent the update of the weights. Every rank must
-    call this function.
+    With `NaNGuard` or the loss scaler of fp16, such a loss does not change the weights. Every rank must call this
+    function.
     """
     loss = run.summary()["train_loss"]
     step = run.losses.main.nonfinite_step

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LARGEST = 10_000
 SHOWN_VALUES = 16
-"""For a prediction that is neither a class nor a text: the number of its values that the table shows."""
+"""The largest number of values of a prediction that the table shows. Classes and texts are shown in full."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Predictions(CheckedKeywords):
     """
 
     rows: int = 64
-    """The number of rows of the table: the first samples of the evaluation on rank 0. 0 leaves the table out."""
+    """The number of rows of the table. The rows are the first samples that rank 0 evaluates. 0: no table."""
     task: Literal["classification", "other"] | None = None
     """The task. Default: `classification` if the labels are class numbers, and a sample has one logit per class or a
     single logit."""
@@ -63,7 +63,7 @@ class Collected:
     """The predictions collected so far for one dataset."""
 
     wanted: Predictions
-    """What to collect."""
+    """The settings: what to collect."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The rows of the table. An image is a tensor of shape (channels, height, width)."""
     counts: ClassCounts | None = None
@@ -76,7 +76,7 @@ class Collected:
         Args:
             run: the run.
             batch: the batch of this rank.
-            prediction: predictions and labels of the batches of all ranks. The rows of rank 0 come first.
+            prediction: predictions and labels of the batches of all ranks. The samples of rank 0 come first.
         """
         logits, labels = _first(prediction.predictions), _first(prediction.label_ids)
         if logits is None or logits.ndim == 0:
@@ -111,7 +111,10 @@ class Collected:
         return {"label": known, "prediction": names[predicted], "confidence": round(float(share[predicted]), 4)}
 
     def names(self, run: Run, classes: int) -> list[str]:
-        """Return the names of the classes."""
+        """Return the names of the classes.
+
+        The names come from the settings, else from `model.config.id2label`. Classes without a name get their numbers.
+        """
         if self.wanted.class_names is not None:
             if len(self.wanted.class_names) == classes:
                 return [str(name) for name in self.wanted.class_names]
@@ -154,7 +157,7 @@ def classes_of(
 def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
     """Return the texts and images of the first `rows` samples of a batch, under the keys `text` and `image`.
 
-    The result lacks a key if the batch has no such input.
+    If the batch has no texts or no images, the result does not contain the key.
     """
     parts = batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, (list, tuple)) else ()))
     found: dict[str, list[Any]] = {}
@@ -178,7 +181,10 @@ def _warn_names(names: int, classes: int) -> None:
 
 
 def _first(values: Any) -> Any:
-    """Return the first tensor of a prediction that may have several tensors; None if it has no tensor."""
+    """Return the first tensor of a prediction; None if the first value of the prediction is not a tensor.
+
+    A prediction may be a tensor, a list or a dict, also nested.
+    """
     while isinstance(values, (tuple, list, Mapping)):
         values = next(iter(values.values() if isinstance(values, Mapping) else values), None)
     return values if isinstance(values, torch.Tensor) else None

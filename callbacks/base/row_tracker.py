@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 DRAIN_SECONDS = 5.0
-"""Seconds that the end of a training waits for rows that the client has not received yet. The wait starts again with
-each row that the client receives."""
+"""The longest wait in seconds for the next row to reach the client, when a training ends. Each row that the client
+receives starts a new wait."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Opening:
     run_id: str
     """The id of the run."""
     resumes: int = 0
-    """How often the run was resumed, this time included. 0 for a new run."""
+    """How often the run was resumed, including this time. 0 for a new run."""
     step: int = 0
     """The step from which the run continues."""
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -54,18 +54,17 @@ class TrackerSession:
     run_id: str = ""
     """The id under which the service knows the run."""
     last_step: int = -1
-    """The last step with a row when the run opened; -1 if there was no row. Rows up to this step are not written
-    again."""
+    """The last step with a row when the run opened; -1 if there was no row. `has` compares steps with it."""
     rows_of_last_step: float = math.inf
-    """The number of rows that the run had of that step; infinite if it is not known. A step may have several rows."""
+    """The number of rows of `last_step` when the run opened; infinite if the number is not known."""
     logged_at: float = 0.0
-    """When the row that `write` receives was logged, in seconds since 1970. The row may have waited for the service."""
+    """The time at which the current row was logged, in seconds since 1970. Rows may wait for the service."""
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the run already had a row of this step when it opened. Call it once for each row.
+        """Return whether the run had a row of this step when the run opened. Call this method once for each row.
 
-        A step may have several rows. The n-th call with the same step asks for the n-th row of this step.
+        A step may have several rows. The n-th call with the same step is about the n-th row of this step.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
@@ -78,7 +77,7 @@ class TrackerSession:
         """Write values that describe the whole run."""
 
     def finish(self, outcome: Outcome) -> None:
-        """Close the run, so that a later session can resume it."""
+        """Close the run. A later session can resume the run."""
         raise NotImplementedError
 
 
@@ -87,9 +86,9 @@ class RowTracker(Callback):
     """Writes one row per step to a run of a tracker, on rank 0. A resumed training continues the same run.
 
     The values of one step become one row, with the step under `train/global_step`. If a step logs a name twice, a
-    second row follows. A thread calls the service. An error of the service is logged as a warning. After a crash, rows
-    that the service already has are not written again. Rows that the service lost are restored from the log history of
-    the checkpoint.
+    second row follows. A thread calls the service, and logs errors of the service as warnings. After a crash, the
+    tracker skips rows that the service already has. Rows that the service lacks come from the log history of the
+    checkpoint.
 
     A subclass implements `connect`, which returns the function that opens a `TrackerSession`.
     """
@@ -101,8 +100,8 @@ class RowTracker(Callback):
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. Default: log a warning and continue the training."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The longest time in seconds that a start or an end of a run waits for the tracker. Default: usually 60
-    seconds."""
+    """The longest time in seconds that the start and the end of a run wait for the tracker. Default: 60 seconds for
+    most trackers."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None until the callback opens a run."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
@@ -124,11 +123,11 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Read the settings in `run`. Return a function that opens the tracker's run. The worker thread calls it."""
+        """Read the settings in `run`. Return the function with which the worker thread opens the tracker's run."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return `opening`, or an `Opening` with the id of another run, such as a fork. Called before `connect`."""
+        """Return the values for `connect`: `opening`, or an `Opening` with the id of another run, such as a fork."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
@@ -136,9 +135,9 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of a run that was killed before its first checkpoint; None if there is no such run.
+        """Return the id of a run that was killed before its first checkpoint; None if there is none.
 
-        A restart with `resume_from_checkpoint` continues this run.
+        A restart with `resume_from_checkpoint` continues the run of the tracker with this id.
         """
         return None
 
@@ -147,16 +146,16 @@ class RowTracker(Callback):
         return {}
 
     def writes(self, run: Run) -> bool:
-        """Return whether this process has a run of the tracker."""
+        """Return whether this process writes to a run of the tracker. By default, only rank 0 does."""
         return run.state.is_world_process_zero
 
     def missed(self, count: int, reason: str) -> None:
-        """Warn at the end about missing rows of the run."""
+        """Warn at the end that the service did not receive `count` rows. `reason` is the first reason."""
         logger.warning("%s did not receive %d rows or values. The first reason: %s", self.service, count, reason)
 
     @property
     def opening_timeout(self) -> float:
-        """How many seconds the training waits for the run to open. After that, rows wait in memory until it opens."""
+        """How many seconds the training waits for the run to open. Later, rows wait in memory until the run opens."""
         return 60.0
 
     @property
@@ -165,7 +164,8 @@ class RowTracker(Callback):
         return 60.0
 
     def within(self, timeout: float) -> float:
-        """Return `timeout`, or the field `deadline` if it is set and is shorter. Both are in seconds."""
+        """Return the shorter of `timeout` and the field `deadline`, in seconds. Without a deadline, return
+        `timeout`."""
         return timeout if self.deadline is None else min(timeout, self.deadline)
 
     # Opening.
@@ -233,7 +233,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Use the open run of the tracker for the training. If that is not possible, finish it and open another."""
+        """Use the open run of the tracker for the training, or finish this run and open another one."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -245,7 +245,7 @@ class RowTracker(Callback):
         self._restore(run, wanted)
 
     def _restore(self, run: Run, opening: Opening) -> None:
-        """Write the rows before the checkpoint that the service lacks, because the process was killed."""
+        """Write the rows of earlier steps that the service lacks, from the log history."""
         for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
             self._put(row, step, repeated=True, logged_at=time.time())
 
@@ -253,7 +253,7 @@ class RowTracker(Callback):
         """Write the settings of the training to a run that is open already."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log entries to write again if the service lacks their rows; () for a new run."""
+        """Return the log entries to write as rows, if the service lacks their rows; () for a new run."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -271,7 +271,7 @@ class RowTracker(Callback):
             self.add(run, row)
 
     def add(self, run: Run, row: dict[str, Any]) -> None:
-        """Add columns to the row of the present step."""
+        """Add columns to the row of the current step."""
         step = run.state.global_step
         if step != self._step or not merge(self._row, row):
             self._commit()
@@ -288,7 +288,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Let the worker write a row. If `repeated`, skip a row that the run has. `logged_at`: seconds since 1970."""
+        """Make the worker write a row, except a `repeated` row that the run has. `logged_at`: seconds since 1970."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -306,7 +306,7 @@ class RowTracker(Callback):
         self.submit(write, again=True)
 
     def submit(self, call: Callable[[Any], None], again: bool = False) -> None:
-        """Let the worker call a function with the open session, after all earlier calls.
+        """Make the worker call a function with the open session, after all earlier calls.
 
         Args:
             call: the function. It receives the `TrackerSession`.
@@ -322,9 +322,9 @@ class RowTracker(Callback):
         self.run_id = self._session.run_id  # the session may open another run: see `flush`
 
     def flush(self) -> None:
-        """Write the waiting rows. Call it before your program finishes the tracker's run, as with `wandb.finish()`.
+        """Write the waiting rows. Call this method before your program finishes the run, as with `wandb.finish()`.
 
-        If values are logged after that, the tracker opens a new run for them, or opens the same run again.
+        If the trainer logs values later, the tracker opens a new run for them, or opens the same run again.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()
@@ -337,7 +337,7 @@ class RowTracker(Callback):
         self.submit(lambda session: session.summarize(values), again=True)
 
     def final_summary(self, run: Run) -> dict[str, Any]:
-        """Return the summary values of the run at the end of a training."""
+        """Return values for the summary of the run, when a training ends: name -> value."""
         return {}
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
@@ -353,7 +353,7 @@ class RowTracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Close the run if one is open."""
+        """Close the run if one is open. `failed` marks the run as failed."""
         self._finish(Outcome(1 if failed else 0))
 
     def _finish(self, outcome: Outcome) -> None:
@@ -388,7 +388,7 @@ class RowTracker(Callback):
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
-    """At the end of the program, finish the run of a tracker if it is open. The last opened tracker finishes first."""
+    """At the end of the program, finish the open run of a tracker. The tracker that opened last finishes first."""
     reference = weakref.ref(tracker)
 
     def finish() -> None:

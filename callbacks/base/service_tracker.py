@@ -19,11 +19,12 @@ from .tracker import numbered
 logger = logging.getLogger(__name__)
 
 FOLDER = ".trackers"
-"""The folder in the output folder with the records of written steps."""
+"""The name of a folder in the output folder. The folder has one file per run of a tracker, with the last written
+step."""
 
 
 class ServiceSession(TrackerSession):
-    """An open run of a service. It records the last written step in a file, which stays if the process is killed.
+    """An open run of a service. It stores the last written step in a file, which stays if the process is killed.
 
     A subclass implements `log`, `tell` and `close`.
     """
@@ -33,14 +34,14 @@ class ServiceSession(TrackerSession):
 
         Args:
             run_id: the id under which the service knows the run.
-            owned: whether this session closes it. False for a run that the user opened.
+            owned: whether this session closes the run. False for a run that the user opened.
         """
         self.run_id, self.owned = run_id, owned
         self.record: Path | None = None
         self._reached, self._rows = -1, 0
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write numbers."""
+        """Write the numbers of one row: name -> number."""
         raise NotImplementedError
 
     def tell(self, name: str, value: Any) -> None:
@@ -85,10 +86,10 @@ class ServiceTracker(RowTracker):
     project: str | None = None
     """The project. Default: the service chooses the project."""
     name: str | None = None
-    """The name of the run. Default: `args.run_name`, else the service chooses a name."""
+    """The name of the run. Default: `args.run_name`; without it, the service chooses a name."""
     options: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """Additional options for the function of the service that opens the run. They override the options that this
-    callback sets."""
+    """Additional options for the function of the service that opens the run. These options override the options that
+    this callback sets."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ServiceTracker:
@@ -142,7 +143,7 @@ def _kept(record: Path, default: int) -> tuple[int, float]:
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row, each with its name.
+    """Yield the numbers of a row as pairs of name and number. Skip other values.
 
     A number in a nested dict has the name `<name of the dict>/<key>`.
     """

@@ -1,4 +1,4 @@
-"""Store the values for repeating the current step, and recognize a step that fails."""
+"""Store the values that are needed to repeat the current step, and detect a step that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...engine.run import Run
 from ...events.stages import Stage, order
 
 USUAL = 50
-"""The number of earlier steps whose median is the usual value."""
+"""The largest number of earlier steps in a median. The median is the usual value."""
 FEWEST = 10
 """The number of earlier steps that a run needs before a step can be a spike."""
 TRIED = 20
@@ -29,9 +29,9 @@ Failed = Callable[[Run, str, dict[str, Any]], None]
 
 
 class StepCapture:
-    """Keeps the batches, RNG states and buffers of a step, and calls a function if the step fails.
+    """Stores the batches, RNG states and buffers of a step, and calls a function if the step fails.
 
-    A `Capsule` attaches it to the bus.
+    A `Capsule` creates this object and attaches it to the bus.
     """
 
     on_error = "warn"
@@ -43,9 +43,9 @@ class StepCapture:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
                 steps.
             automatic: if True, the capture ends after some steps if it takes too much of their time. Also, a finite
-                loss or norm makes a step fail only if it is above its median over the first steps.
-            failed: the function to call after the backward of a step that fails. If consecutive steps fail, it is
-                called only for the first of them.
+                loss or gradient norm can only be a spike if it is above its median over the first steps.
+            failed: the function to call after the backward of a step that fails. If consecutive steps fail, the capture
+                calls the function only for the first of these steps.
             end: the function to call if the capture takes too much time.
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
@@ -62,7 +62,7 @@ class StepCapture:
         self._trial: list[tuple[float, float]] = []
         """The seconds of this capture in each step of the trial, and the time at the end of the step."""
         self._spent = 0.0
-        """The seconds of this capture in the present step, before the backward."""
+        """The seconds of this capture in the current step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
         """Return the RNG states before each batch of the step."""
@@ -105,7 +105,8 @@ class StepCapture:
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
         """Return why a step failed; an empty text if the step did not fail.
 
-        With a gradient scaler, an infinite gradient norm does not count, because the scaler handles it.
+        With a gradient scaler (`scaled`), a step does not fail because of a NaN or infinite gradient norm, because the
+        scaler then skips the update.
         """
         if not math.isfinite(loss):
             return "the loss is not finite"
@@ -118,7 +119,7 @@ class StepCapture:
         return ""
 
     def note_usual(self, loss: float, norm: float) -> None:
-        """Keep the loss and gradient norm of a step that did not fail. Every tenth step computes the medians."""
+        """Store the loss and gradient norm of a step that did not fail. Every tenth call computes the medians."""
         self._usual.append((loss, norm))
         if len(self._usual) % FEWEST == 0:
             self._usual = self._usual[-USUAL:]
@@ -126,7 +127,7 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Note the time of one of the first steps. After the last of them, end the capture if it takes too much time.
+        """Store the time of one of the first `TRIED` steps. At the last of these steps, end a capture that is too slow.
 
         Args:
             began: the time at which the calling handler began, as `time.perf_counter` returns it.

@@ -1,7 +1,7 @@
 """Tracker: the base class of trackers with a client that must run in the training thread.
 
-Other trackers subclass `ServiceTracker` or `RowTracker`, which call the service in a separate thread and do not write a
-step twice after a resume.
+Other trackers are subclasses of `ServiceTracker` or `RowTracker`. These classes call the service in a separate thread,
+and do not write a step twice after a resume.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ...events.state import TrainerState
 class Tracker(Callback):
     """Reports logged values to one run of a tracker, on rank 0, from the training thread.
 
-    The tracker's run opens when training begins, or earlier, at the first log. A resumed training, and an
-    evaluation after the training, report to the same run. The id of the tracker's run is in the callback state. A
-    subclass implements `open`, `report` and `leave`.
+    The tracker's run opens when training begins, or at an earlier log. A resumed training, and an evaluation after the
+    training, report to the same run. The id of the tracker's run is in the callback state. A subclass implements
+    `open`, `report` and `leave`.
     """
 
     stage = Stage.REPORT
@@ -45,7 +45,7 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def leave(self, failed: bool) -> None:
-        """Close the open run, so that a later session can resume it."""
+        """Close the open run. A later session can resume the run. `failed` marks the run as failed."""
         raise NotImplementedError
 
     def on_init_end(self) -> None:
@@ -66,7 +66,7 @@ class Tracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Close the run if one is open."""
+        """Close the run if one is open. `failed` marks the run as failed."""
         reports, self._reports = self._reports, False
         if reports:
             self.leave(failed)
@@ -86,13 +86,13 @@ class Tracker(Callback):
 
 
 def numbered(run_id: str, tracker: Callback, run: Run) -> str:
-    """Return the id of the run of a tracker: `run_id`, or `<run_id>-2` for the second tracker of the same class."""
+    """Return the id of the run of a tracker: `run_id`; for the second tracker of a class, `<run_id>-2`."""
     number = number_of(tracker, run)
     return run_id if number == 1 else f"{run_id}-{number}"
 
 
 def number_of(tracker: Callback, run: Run) -> int:
-    """Return the number of a tracker among the trackers of its class. The first one has the number 1."""
+    """Return the number of a tracker among the attached trackers of its class. The first tracker has the number 1."""
     same = [each for each in run.bus.subscribers.values() if type(each) is type(tracker)]
     return next((number for number, each in enumerate(same, 1) if each is tracker), 1)
 

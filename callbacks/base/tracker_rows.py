@@ -22,19 +22,22 @@ TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second",
 def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Return logged values as the columns of a row: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
 
-    The row lacks the totals of the run. The result is {} if there is no other value.
+    The row does not contain the totals of the run. If the logs have only totals, the result is {}.
     """
     values = {in_sections(str(key)): value for key, value in logs.items() if key not in TOTALS and key != "step"}
     return {**values, AXIS: step} if values else {}
 
 
 def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that belong to the summary of a run."""
+    """Return the logged values that belong to the summary of a run: see `TOTALS`."""
     return {key: value for key, value in logs.items() if key in TOTALS}
 
 
 def only_resumed(run: Run) -> bool:
-    """Return whether the session resumed a training, but trained no step. Its totals say nothing about the training."""
+    """Return whether the session resumed a training, but trained no step.
+
+    The totals of such a session say nothing about the training.
+    """
     return 0 < run.state.global_step == run.session.first_step
 
 
@@ -52,7 +55,7 @@ def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
 def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield pairs of step and row from the log history of a run, up to a given step.
 
-    A step has several rows if several entries have different values of one column: see `merge`.
+    A step has several rows if its entries have different values in the same column: see `merge`.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     for entry in sorted(history, key=_step_of):
@@ -64,9 +67,9 @@ def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator
 
 
 def settled(value: Any) -> Any:
-    """Return a logged value as it is now. A row is written later, and the program may change the value until then.
+    """Return a copy of a logged value, because the program may change the value before the row is written.
 
-    Tensors and arrays are copied, and those with one element become numbers. Other objects, such as images, are kept.
+    Tensors and arrays with one element become numbers. The function does not copy other objects, such as images.
     """
     if isinstance(value, Mapping):
         return {name: settled(item) for name, item in value.items()}

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 Call = Callable[[], None]
 
 LIMIT = 100_000
-"""The largest number of waiting calls. Further calls are dropped and counted, so that memory stays bounded."""
+"""The largest number of waiting calls. The worker drops and counts further calls, so that memory stays bounded."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """The shortest and the longest pause between attempts to open the run, in seconds. The pause doubles with each
 attempt."""
@@ -23,13 +23,13 @@ GATHER = 0.1
 """Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up
 delays the training, because the thread and the training need the same interpreter lock."""
 HOPELESS = 3
-"""The number of consecutive failed rows after which the end of the run drops the remaining rows."""
+"""When the run ends, the worker drops the remaining rows after this number of consecutive failed rows."""
 
 
 class TrackerWorker:
     """Opens the run of a tracker, and makes calls one after the other, on a daemon thread.
 
-    If the run does not open, the calls wait and the worker tries again to open it. After a row fails, the worker
+    If the run does not open, the calls wait, and the worker tries again to open the run. After a row fails, the worker
     retries it before the next row. If the row fails again and the next row succeeds, the worker drops the failed row
     and counts it in `missed`. Only the first failure is logged.
     """
@@ -39,14 +39,14 @@ class TrackerWorker:
 
         Args:
             name: the name of the tracker, for messages.
-            opens: the function that opens the run. It is called again after a failure.
+            opens: the function that opens the run. The worker calls the function again after a failure.
             limit: the largest number of waiting calls. The worker drops further calls and counts them in `missed`.
         """
         self.name = name
         self.missed = 0
         """The number of calls that were dropped, or that failed in their last attempt."""
         self.reason = ""
-        """Why the first call failed."""
+        """The reason of the first failure; empty if there was none."""
         self._opens, self._limit = opens, limit
         self._calls: queue.Queue[tuple[Call, bool] | None] = queue.Queue(limit)
         self._unsent: deque[Call] = deque()
@@ -58,7 +58,7 @@ class TrackerWorker:
         self._thread.start()
 
     def wait_until_tried(self, timeout: float) -> bool:
-        """Wait for the first attempt to open the run. Return False if it takes longer than the timeout, in seconds."""
+        """Wait up to `timeout` seconds for the first attempt to open the run. Return whether the attempt ended."""
         return self._tried.wait(timeout)
 
     def submit(self, call: Call, again: bool = False) -> None:
@@ -66,7 +66,7 @@ class TrackerWorker:
 
         Args:
             call: the function to call.
-            again: whether to repeat the call after a failure. Set it for rows, because they must not be lost.
+            again: whether to repeat the call after a failure. Pass True for rows, because rows must not be lost.
         """
         try:
             self._calls.put_nowait((call, again))
@@ -74,7 +74,7 @@ class TrackerWorker:
             self._miss("the queue is full, because the service is too slow")
 
     def drain(self, timeout: float, longest: float = float("inf")) -> bool:
-        """Wait until the worker has made all calls so far. Return whether it has made them.
+        """Wait until the worker has made all calls so far. Return False if a time limit ends the wait.
 
         Args:
             timeout: stop waiting if the worker makes no call in this number of seconds.
@@ -101,7 +101,8 @@ class TrackerWorker:
     def close(self, timeout: float, last: Call | None = None) -> bool:
         """Make the waiting calls and the call `last`, then end the thread.
 
-        Return False if that takes longer than `timeout` seconds. The thread then continues its calls in the background.
+        Return True if the thread ended. Return False if the calls take longer than `timeout` seconds. The thread then
+        continues its calls in the background.
         """
         deadline = time.monotonic() + timeout
         self._last = last
@@ -143,9 +144,9 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Try to open the run until it opens, and return True.
+        """Try to open the run until the run opens. Return True then.
 
-        If `close` is called in the meantime, make one last attempt, and return whether it succeeds.
+        If `close` is called before the run opens, make one last attempt, and return whether this attempt succeeds.
         """
         pause = FIRST_PAUSE
         while True:

@@ -43,7 +43,7 @@ SAVE_ERRORS = ("raise", "warn")
 
 @dataclass
 class Checkpoint(Cadence):
-    """Writes everything that a run needs to resume, as `<output_dir>/checkpoint-<step>`.
+    """Writes checkpoints, from which a run resumes, to the folders `<output_dir>/checkpoint-<step>`.
 
     Every trainer has this callback, and the training arguments configure it. If you need a trigger or a retention
     policy that the arguments cannot express, add the callback yourself: `Checkpoint(every("10min") | at_end(),
@@ -60,30 +60,32 @@ class Checkpoint(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
     """When to save. Default: every 500 steps and at the end."""
     keep: Keep = field(default_factory=Keep)
-    """The retention policy, which says which checkpoints stay. Default: all checkpoints stay."""
+    """The retention policy: which checkpoints stay on disk. Default: all checkpoints stay."""
     on_save_error: str = "raise"
     """The action when a checkpoint cannot be written. `raise` ends the run. `warn` logs a warning and continues
     training."""
     async_save: bool = True
     """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
-    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. A
-    handler of `on_commit` does not make training wait for the write: it runs in the training thread, after the write.
-    The thread writes one checkpoint at a time."""
+    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. Handlers
+    of `on_commit` do not make training wait: they run in the training thread, after the write. The thread writes one
+    checkpoint at a time. False: training waits for each write."""
     link_unchanged: bool = False
-    """True: if a file is the same as in the previous checkpoint, store a hard link to the file of that checkpoint."""
+    """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
+    every file."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)
-    """The checkpoint that the thread writes, until it is announced."""
+    """The checkpoint that the thread writes, until handlers of `on_commit` run."""
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
     _deleted: list[tuple[Any, int]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The deleted checkpoints that are not announced yet, each with the step after which it was deleted."""
+    """The deleted checkpoints for which `on_delete` was not announced yet. An item is a pair: the checkpoint, and the
+    step of the save or evaluation after which it was deleted."""
     _pinned: str | None = field(default=None, init=False, repr=False, compare=False)
-    """The checkpoint of the best model when checkpoints were last rotated."""
+    """The path of the checkpoint with the best model at the last rotation; None if there was no best model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,8 +150,8 @@ class Checkpoint(Cadence):
     def _waits(self, run: Run) -> bool:
         """Return whether the run waits for the write.
 
-        It waits if `async_save` is False, if the ranks cannot write on a thread, if handlers of `on_save` expect the
-        checkpoint on disk, or if an error ends the run.
+        The run waits if `async_save` is False, if the ranks cannot write on a thread, if a callback handles `on_save`,
+        or if an error ends the run.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -182,7 +184,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate if a checkpoint became the best one after its save, because the evaluation of its step came later."""
+        """Rotate if a checkpoint became the best one after its save, because its step was evaluated after the save."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.storage.deletes(run) and best is not None and run.storage.holds(best):
@@ -226,7 +228,7 @@ class Checkpoint(Cadence):
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
     def _complete(self, run: Run) -> None:
-        """Wait for the thread that writes a checkpoint. If it succeeds, call the handlers of `on_commit`."""
+        """Wait for the thread that writes a checkpoint. If the write succeeds, call the handlers of `on_commit`."""
         written, self._writing = self._writing, None
         with nullcontext() if written is None else run.activity(AWAIT_SAVE):
             succeeds = self._guarded(run, self._writer.wait)
@@ -234,19 +236,19 @@ class Checkpoint(Cadence):
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, without a record of this event.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, without announcing the event.
 
-        The speed of the thread decides at which step this happens. Traces and recordings of equal runs stay equal,
-        because they do not contain this event.
+        The step at which the write ends depends on the speed of the disk. Traces and recordings do not contain this
+        event, so those of equal runs stay equal.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:
             run.bus.call(calls, "on_commit", run, {"checkpoint": written})
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
-        """Call `work`, which checks the disk, saves, or waits for a write. Return True if it succeeds.
+        """Call `work`, which checks the disk, saves, or waits for a write. Return whether `work` succeeds.
 
-        If `work` raises a CheckpointError, log a warning and return False. With `on_save_error="raise"`, raise the
+        If `work` raises a `CheckpointError`, log a warning and return False. With `on_save_error="raise"`, raise the
         error instead.
         """
         try:
@@ -266,8 +268,9 @@ class Checkpoint(Cadence):
 
         Args:
             run: the run.
-            best: the path of the checkpoint with the best model, which stays. None if there is none.
-            step: the step of the save or evaluation after which this method is called.
+            best: the path of the checkpoint with the best model, which the method does not delete; None if there is
+                none.
+            step: the step of the save or evaluation that causes the rotation.
         """
         if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
             return
@@ -293,8 +296,8 @@ class Checkpoint(Cadence):
     def _announce_deleted(self, run: Run) -> None:
         """Announce `on_delete` for each checkpoint that was deleted since the last call.
 
-        The writer thread may delete checkpoints between two calls. The calls come at fixed points of the run, so equal
-        runs have equal events.
+        The writer thread may delete checkpoints at any time. The run calls this method at fixed points, so equal runs
+        have equal events.
         """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
@@ -317,13 +320,13 @@ class Checkpoint(Cadence):
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:
-    """Call `work` and return its result. All ranks must call `on_all`. If `work` fails on a rank, all ranks raise."""
+    """Call `work` and return its result. All ranks must call `on_all`. If `work` fails on one rank, all ranks raise."""
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]
 
 
 def _best_metric(run: Run) -> BestMetric:
-    """Return the metric by which a callback chooses the best model; `eval_loss` if no callback chooses it."""
+    """Return the metric by which a callback chooses the best model; `eval_loss` if no callback chooses one."""
     choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
     return (choosers[0].best_metric if choosers else None) or BestMetric()

@@ -1,4 +1,4 @@
-"""Control a running training: `trainbus tell DIR save`, or `touch <output_dir>/save`, `evaluate`, `log` or `stop`."""
+"""Control a running training by the command `trainbus tell`, or by files in the output folder."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from ..base.cadence import Cadence
 logger = logging.getLogger(__name__)
 
 _TOLD = "trainbus tell: "
-"""The start of the reason of a request that `trainbus tell` sent. The ranks exchange reasons."""
+"""The start of the reason of each request from `trainbus tell`. Other ranks recognize the request by this reason."""
 
 
 @dataclass
 class ControlFile(Callback):
-    """Serves the requests of `trainbus tell`. A file `save`, `evaluate`, `log` or `stop` in the folder raises a flag.
+    """Controls a running training by the command `trainbus tell`, or by files in a folder.
 
-    For example, `trainbus tell <output_dir> save` and `touch <output_dir>/save` request a checkpoint. Every trainer has
-    this callback. At the end of a step, rank 0 looks for the files, and all ranks act. The callback deletes each file
-    that it finds, so one file makes one request. If the run saves checkpoints, a request to stop also saves a
-    checkpoint. To use another folder, add `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
+    For example, `trainbus tell <output_dir> save` and `touch <output_dir>/save` both request a checkpoint. The files
+    are called `save`, `evaluate`, `log` and `stop`. The command can also change the learning rate and the intervals.
+    Every trainer has a `ControlFile`. At the end of a step, rank 0 checks the folder. A request applies to all ranks.
+    The callback deletes each file that it finds, so one file makes one request. If the run saves checkpoints, a request
+    to stop also saves a checkpoint. To use another folder, add `ControlFile("/tmp/run-7", seconds=10)` to the
+    callbacks.
     """
 
     local = True
 
     folder: str | None = None
-    """The folder in which the callback looks for the files. Default: the output folder."""
+    """The folder with the requests. Default: the output folder."""
     seconds: float = 1.0
-    """The shortest time between two checks for the files, in seconds."""
+    """The shortest time between two checks of the folder, in seconds."""
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
     _waiting: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _intervals: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -114,7 +116,7 @@ def _request(run: Run, control: TrainerControl, flag: Flag, reason: str) -> None
 
 
 def _set_interval(run: Run, work: str, interval: str) -> None:
-    """Set the interval of the work `log`, `evaluate` or `save`, for example to `200`. Variants keep theirs."""
+    """Set the interval of the work `log`, `evaluate` or `save`, such as `200`. Do not change variants."""
     for callback in run.bus.subscribers.values():
         if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
             last = [each for each in alternatives(callback.trigger) if isinstance(each, AtEnd)]

@@ -28,11 +28,11 @@ class Evaluate(Cadence):
 
     If you set `rows`, each evaluation reads the same random rows of each dataset. The evaluation also logs
     `eval_loss_ci`, which is half the width of the 95 % confidence interval of the mean loss. `KeepBest`,
-    `EarlyStopping` and `MetricSchedule` read the metrics of these rows. When the training ends, the callback evaluates
-    all rows with the final weights. These three callbacks ignore the metrics of this last evaluation.
-    `trainer.evaluate()` always evaluates all rows.
+    `EarlyStopping` and `MetricSchedule` read the metrics of these rows. When the training ends, `Evaluate` evaluates
+    all rows with the final weights. `KeepBest`, `EarlyStopping` and `MetricSchedule` ignore the metrics of this last
+    evaluation. `trainer.evaluate()` always evaluates all rows.
 
-    If a request to stop interrupts an evaluation, the resumed run repeats the whole evaluation.
+    If a signal interrupts an evaluation, the resumed run repeats the whole evaluation.
 
     Raises:
         ArgumentError: if `name` is set without `dataset`, or if an evaluation batch does not fit in memory. Also if
@@ -47,7 +47,7 @@ class Evaluate(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When to evaluate. Default: at the end of each epoch."""
     on_start: bool = False
-    """Whether to evaluate before the first step. This finds errors in the evaluation early."""
+    """Whether to evaluate before the first step, to find errors in the evaluation early."""
     dataset: Any = field(default=None, repr=False)
     """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
     name: str = ""
@@ -74,7 +74,7 @@ class Evaluate(Cadence):
 
     @property
     def variant(self) -> str:
-        """The name of its dataset. Empty for the main evaluation."""
+        """The name of the dataset of this instance; an empty text for the main `Evaluate`."""
         return self.dataset if isinstance(self.dataset, str) else self.name
 
     def has(self, capability: Capability) -> bool:

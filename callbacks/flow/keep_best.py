@@ -1,4 +1,4 @@
-"""Track the best model of a run, request a checkpoint of it, and load it at the end."""
+"""Track the best model of a run, request a checkpoint of this model, and load it when training ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 def improves(value: float, best: float | None, greater: bool) -> bool:
-    """Return whether a value is better than the best so far. NaN is never better. `greater`: greater is better."""
+    """Return whether a value is better than the best value so far. NaN is never better.
+
+    Args:
+        value: the new value.
+        best: the best value so far. None: any value except NaN is better.
+        greater: whether a greater value is better.
+    """
     if value != value:
         return False
     return best is None or (value > best if greater else value < best)
@@ -41,8 +47,8 @@ class KeepBest(Callback):
     """Tracks the best value of a metric, saves the model with this value, and loads this model when training ends.
 
     Set `load_best_model_at_end=True`, or add `KeepBest("f1", mode="max")` to the callbacks. If an evaluation gives a
-    new best value, the callback requests a checkpoint. So the best model is always on disk, even if evaluations
-    and saves have different intervals. A run can have only one `KeepBest`.
+    new best value, the callback requests a checkpoint. The best model is therefore on disk even if evaluations and
+    saves have different intervals. A run can have only one `KeepBest`.
 
     Raises:
         ArgumentError: if no evaluation measures the metric, or if a second callback chooses the best model.
@@ -120,7 +126,7 @@ class KeepBest(Callback):
             control.request("save", f"{self.metric} is the best so far{value}")
 
     def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
-        """Store the value of the metric in the state if it is the best so far. Return whether it is the best."""
+        """Store a new best value of the metric in the state. Return whether to save the model."""
         state, value = run.state, value_of(self.metric, metrics, run, "KeepBest")
         # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):

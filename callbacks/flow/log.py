@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 class Log(Cadence):
     """Logs the mean loss of the steps since the previous log, the gradient norm before clipping, and the learning rate.
 
-    Every trainer has a `Log`. The training arguments configure this `Log`. A run may have several `Log` callbacks. Each
-    `Log` computes its own mean. Give each additional `Log` a prefix: `Log(log_spaced(8), prefix="sparse_")`. When
-    training ends, the `Log` without a prefix also logs the totals of the training, such as `train_runtime`.
+    Every trainer has a `Log`, and the training arguments configure it. A run may have several `Log` callbacks. Each
+    `Log` computes the mean loss since its own previous log. Give each additional `Log` a prefix:
+    `Log(log_spaced(8), prefix="sparse_")`. When training ends, the `Log` without a prefix also logs the totals of the
+    training, such as `train_runtime`.
     """
 
     flag = "log"
@@ -51,7 +52,7 @@ class Log(Cadence):
 
     @property
     def variant(self) -> str:
-        """The prefix. Empty for the main logger."""
+        """The prefix; an empty text for the main `Log`."""
         return self.prefix
 
     @order(Stage.PREPARE)
@@ -94,10 +95,10 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return True if a callback must do the requested work; False if another callback of its class does it.
+    """Return True if a callback must do the requested work; False if other callbacks of its class do the work.
 
-    A variant, such as a `Log` with a prefix, serves only its own requests. The callback without a variant serves all
-    requests except those of variants.
+    A variant, such as a `Log` with a prefix, does only the work that it requested itself. The callback without a
+    variant does all other work.
 
     Args:
         callback: the callback.

@@ -20,7 +20,8 @@ def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
 class ReportToTrial(Callback):
     """Reports the objective of a trial to a hyperparameter search, after each evaluation.
 
-    The search can then prune the trial.
+    The search can then prune the trial. The callback reports only evaluations of all eval datasets of the trainer. With
+    `eval_rows`, it does not report the evaluation of all rows at the end of the training.
 
     `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach the callback
     yourself: `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
@@ -40,7 +41,7 @@ class ReportToTrial(Callback):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
-    """The newest objective that the callback reported. None before the first report."""
+    """The objective that the callback reported last. None before the first report."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":

@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 class SaveOnException(Callback):
     """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in three cases: the
-    error happens during an update of the weights, no step is complete, or the last complete step already has a
-    checkpoint. After each step the callback records the RNG states, the data position and the buffers, so a failed step
-    has no effect on the checkpoint. With several ranks, the callback writes no checkpoint, because the other ranks may
-    have ended.
+    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in four cases: the
+    error happens during an update of the weights, no step of the session is complete, the last complete step already
+    has a checkpoint, or the run has several ranks. With several ranks, the other ranks may have ended. After each step,
+    the callback stores the RNG states, the data position and the buffers, so a failed step has no effect on the
+    checkpoint.
     """
 
     conflicts_with = (
@@ -35,9 +35,8 @@ class SaveOnException(Callback):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _noted: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The RNG states, data position and buffers after the last complete step; empty before the first step, and during
-    an update.
-    """
+    """The RNG states, data position and buffers after the last complete step. Empty before the first step, and during
+    an update of the weights."""
 
     def on_setup(self) -> None:
         self._noted = {}

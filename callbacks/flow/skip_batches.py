@@ -17,11 +17,13 @@ from ...events.errors import ArgumentError, DataError
 from ...events.stages import Stage
 
 SKIP_LIST = "skipped_batches.json"
-"""The file in the output folder to which `SkipSpikes` writes. `SkipBatches` reads such a file."""
+"""The name of the skip list in the output folder. `SkipSpikes` writes this file, and `SkipBatches` can read it."""
 
 
 def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
-    """Return the batches of a skip list: pairs of an epoch and the number of the batch on its rank. Both count from 0.
+    """Return the batches of a skip list, as pairs of epoch and number of the batch, both from 0.
+
+    The number counts the batches of one rank in the epoch.
 
     Raises:
         DataError: if the file is missing or is not a skip list.
@@ -48,12 +50,12 @@ class SkipBatches(Callback):
     The run keeps its number of steps. If all batches of a step are skipped, there is no update, and
     `state.steps_skipped` grows by one. If only some batches of a step are skipped, the loss of the step is still
     divided by the number of all its batches. The logged loss counts a skipped batch with the mean loss since the
-    previous log, so a skipped batch does not change the logged mean. On several ranks, all ranks skip a batch if `when`
-    is true on one of them.
+    previous log, so a skipped batch does not change the logged mean. On several ranks, all ranks skip their batch if
+    `when` returns True on one rank.
 
     Raises:
-        DataError: if the list cannot be read.
-        ArgumentError: on several ranks with gradient accumulation.
+        DataError: if the file `listed` cannot be read.
+        ArgumentError: if the run has several ranks and gradient accumulation.
     """
 
     stage = Stage.PREPARE

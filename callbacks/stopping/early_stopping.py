@@ -31,19 +31,19 @@ class StopRule:
     greater: bool
     """Whether a greater value is better."""
     patience: int
-    """The number of evaluations without improvement after which to stop."""
+    """The number of consecutive evaluations without improvement after which to stop."""
     threshold: float = 0.0
-    """The least difference from the best value that counts as an improvement."""
+    """A value is an improvement if it is better than the best value by more than this difference."""
     baseline: float | None = None
-    """The first value to beat. None takes the value of the first evaluation."""
+    """The best value at the start. None: the value of the first evaluation becomes the first best value."""
     divergence: float | None = None
-    """A limit: a value worse than this stops at once."""
+    """A limit. A value that is worse than this limit stops at once. None: no limit."""
     finite: bool = True
-    """Whether NaN or infinity stops at once."""
+    """Whether a value that is NaN or infinite stops at once."""
     target: float | None = None
-    """A value that is good enough: a value at least this good stops at once."""
+    """A goal. A value that reaches this goal, or is better, stops at once. None: no goal."""
     best: float | None = None
-    """The best value so far."""
+    """The best value so far; None before the first value."""
     waited: int = 0
     """The number of evaluations since the last improvement."""
 
@@ -52,7 +52,7 @@ class StopRule:
             self.best = self.baseline
 
     def update(self, value: float) -> str:
-        """Take the value of one evaluation. Return the reason to stop, or an empty string."""
+        """Apply the rule to the value of one evaluation. Return the reason to stop, or an empty string to continue."""
         if not math.isfinite(value) and self.finite:
             return f"{self.name} is {value}"
         if self.divergence is not None and self._better(self.divergence, value):
@@ -84,8 +84,8 @@ class StopRule:
 class EarlyStopping(Callback):
     """Stops training when a metric stops improving.
 
-    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. The callback stores the
-    best value, and `KeepBest` does not change this value. Checkpoints save the value. By default, a metric that is NaN
+    Use this callback with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. The callback
+    stores its own best value, independent of `KeepBest`. Checkpoints save this value. By default, a metric that is NaN
     or infinite stops the run immediately.
 
     Raises:
@@ -106,13 +106,15 @@ class EarlyStopping(Callback):
     """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
     `max`."""
     baseline: float | None = None
-    """The best value at the start of the run. Default: the value of the first evaluation."""
+    """The best value at the start of the run. Default: the value of the first evaluation becomes the first best
+    value."""
     divergence: float | None = None
     """A limit of the metric. A value that is worse than this limit stops the run immediately. Default: no limit."""
     finite: bool = True
     """Whether a value that is NaN or infinite stops the run immediately."""
     target: float | None = None
-    """A goal for the metric. A value that reaches this goal stops the run immediately. Default: no goal."""
+    """A goal for the metric. A value that reaches this goal, or is better, stops the run immediately. Default: no
+    goal."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)

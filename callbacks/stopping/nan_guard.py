@@ -1,4 +1,4 @@
-"""Detect gradients that are not finite before they change the weights."""
+"""Detect NaN and infinite gradients before the update of the weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NaNGuard(Callback):
 
     With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of
     DeepSpeed, the callback checks the norm after the step, because DeepSpeed computes the norm during the step. If
-    DeepSpeed did not skip an update with such a norm, the callback raises an error, whatever `action` is.
+    DeepSpeed made an update with a norm that is not finite, the callback raises an error, whatever `action` is.
 
     Raises:
         ArgumentError: if `action` is unknown.
@@ -76,11 +76,11 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Check a step. Return its problem as text; "" if the gradient norm is finite or a loss scaler is used.
+        """Check the gradient norm of a step. Return the problem as text; "" if there is none, or with a loss scaler.
 
         Args:
             run: the run.
-            norm: the gradient norm; None if it is unknown. The result is then an empty text.
+            norm: the gradient norm. None: the norm is unknown, and the result is an empty text.
             loss: the loss of the step.
             step: the number of the step.
             applied: whether the weights are already updated.

@@ -29,23 +29,23 @@ def is_spike(loss: float, usual: float, factor: float) -> bool:
 
 @dataclass
 class SkipSpikes(Callback):
-    """Skips the update of a step if the loss of the step is not finite, or is much larger than the usual loss.
+    """Skips the update of a step if the loss of the step is NaN, infinite, or much larger than the usual loss.
 
     The usual loss is an exponential moving average of the losses of earlier steps. The callback lists the batches of a
     skipped step in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. In another
-    run, `SkipBatches` can read this file and skip the listed batches. In each step, the host waits for the device,
-    because the callback reads the loss. On several ranks, the callback uses the mean loss over the ranks.
+    run, `SkipBatches` can read this file and skip the listed batches. The callback reads the loss in each step, so the
+    host waits for the device in each step. On several ranks, the callback uses the mean loss over the ranks.
 
     Raises:
         ArgumentError: if `factor` is not above 1, if `window` is below 1, or if `warmup` is negative.
     """
 
     factor: float = 3.0
-    """The callback skips a step if its loss is more than `factor` times the usual loss."""
+    """The callback skips the update of a step if the loss is more than `factor` times the usual loss."""
     window: int = 20
     """The length of the moving average, in steps. With a longer window, the usual loss changes more slowly."""
     warmup: int = 20
-    """The number of steps at the start of the run that the callback never skips."""
+    """The number of steps at the start of the run for which the callback never skips the update."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     usual: float = field(default=math.nan, init=False)

@@ -17,9 +17,9 @@ from ...events.stages import Stage, order
 class StopAtTime(Callback):
     """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
 
-    Set `max_time="11h30min"`, or add `StopAtTime("11h30min")` to the callbacks. The callback adds the time of the
-    slowest step and the time of the slowest save so far, and reserves twice this sum. When training stops, the callback
-    requests a checkpoint if the run saves checkpoints.
+    Set `max_time="11h30min"`, or add `StopAtTime("11h30min")` to the callbacks. The callback stops training when the
+    remaining time is at most twice the time of the slowest step and the slowest save together. If the run saves
+    checkpoints, the callback also requests a checkpoint.
 
     Raises:
         ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`.

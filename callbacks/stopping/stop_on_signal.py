@@ -39,7 +39,7 @@ class Stopped(SystemExit):
 
 
 class Interrupted(Stopped, KeyboardInterrupt):
-    """Ends the program after Ctrl-C. `except KeyboardInterrupt` catches it too."""
+    """Ends the program after Ctrl-C. `except KeyboardInterrupt` catches this exception too."""
 
 
 @dataclass
@@ -74,8 +74,8 @@ class StopOnSignal(Callback):
     """The names of the signals. If the process ignores SIGHUP, for example under `nohup`, the callback ignores SIGHUP
     too."""
     save: bool = False
-    """Whether to save a checkpoint even if the run saves no other checkpoints. The argument `enable_jit_checkpoint`
-    sets `save`."""
+    """Whether to save a checkpoint when a signal stops the run, even if the run saves no other checkpoints. The
+    argument `enable_jit_checkpoint` sets `save`."""
     _received: int = field(default=0, init=False, repr=False, compare=False)
     _detail: str = field(default="", init=False, repr=False, compare=False)
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
@@ -132,7 +132,10 @@ class StopOnSignal(Callback):
             raise EvaluationStopped(signal.Signals(self._received).name)
 
     def _any_rank_received(self, run: Run) -> bool:
-        """Exchange the stored signals with all ranks, and return whether any rank has one. All ranks must call it."""
+        """Exchange the received signals with all ranks. Return whether any rank received a signal.
+
+        All ranks must call this method.
+        """
         received = [number for (number,) in run.ranks.gather_numbers(self._received)]
         largest = max(received)
         if largest > self._received:  # a signal that arrives during the exchange stays stored
@@ -140,7 +143,10 @@ class StopOnSignal(Callback):
         return largest > 0
 
     def _request_stop(self, run: Run, control: TrainerControl, place: str) -> None:
-        """Request the stop. If no stop is requested yet, log `place`, which says where the run stops."""
+        """Request a stop, and a checkpoint if the run saves checkpoints or if `save` is True.
+
+        If no stop is requested yet, the method logs `place`, a text that says where the run stops.
+        """
         reason, self._asked_at = self._reason, run.state.global_step
         if not control.should_training_stop:
             logger.warning("%s: %s.", reason, place)

@@ -11,8 +11,8 @@ from .files import Recording
 from .recorder import Record
 
 _SESSION = frozenset({"on_init_end", "on_setup", "on_load", "on_close", "on_end"})
-"""Events that come once per session. They are not compared, because an interrupted run has more sessions than an
-uninterrupted run."""
+"""Events that come once per session. The comparison skips these events, because an interrupted run has more sessions
+than an uninterrupted run."""
 
 _SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "on_delete"})
 
@@ -31,7 +31,8 @@ _MEMORY = "_mem_"
 """The text that the names of all memory measurements contain."""
 
 _NOT_COMPARED = frozenset({"t", "why", "session", "error"})
-"""Keys of a record whose values are not compared: durations, and texts that may contain times and paths."""
+"""Keys of a record whose values are not compared: times, session numbers, and texts that may contain times and
+paths."""
 
 _OF_RANK = frozenset({"batch", "loss", "rng", "rng_batch", "rng_end", "python_rng", "norm"})
 """Keys of a record whose values differ between the ranks of one run."""
@@ -61,17 +62,17 @@ class Difference:
     """The first difference between two recordings."""
 
     step: int
-    """The step in progress, or between two steps the last complete step."""
+    """The number of the step in progress; between two steps, the number of the last complete step."""
     event: str
     """The event, or the flag that was written."""
     what: str
-    """The value that differs, in words of `MEANING`."""
+    """A description of the value that differs, such as `the loss`: see `MEANING`."""
     one: Any
-    """The value in the first recording; None if this recording has ended."""
+    """The value in the first recording, as text. `nothing more` if this recording has ended."""
     other: Any
-    """The value in the second recording; None if this recording has ended."""
+    """The value in the second recording, as text. `nothing more` if this recording has ended."""
     before: list[str] = field(default_factory=list)
-    """The last three records before the difference, as text. They are equal in both recordings."""
+    """The last three records before the difference, as text. These records are equal in both recordings."""
 
     def __str__(self) -> str:
         lines = [f"step {self.step}: {self.what} differs at {self.event}: {self.one} and {self.other}"]
@@ -90,8 +91,8 @@ class Difference:
 def first_difference(one: Recording, other: Recording) -> Difference | None:
     """Return the first difference between two recordings; None if the runs are equal.
 
-    The function compares the sessions of a resumed run as one run, without the events that only an interruption causes.
-    If the recordings are of different ranks, the function does not compare values that always differ between ranks.
+    The function compares the sessions of a resumed run as one run, and skips the events that only an interruption
+    causes. For recordings of two different ranks, the function skips values that always differ between ranks.
     """
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)
@@ -141,14 +142,14 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 
 
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
-    """Yield the records of a run as an uninterrupted run would have them.
+    """Yield the records that an uninterrupted run would have, without records that are not compared.
 
-    A recording has only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
-    `on_epoch_end` and `on_log` have the whole state. The other yielded records have no state.
+    A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
+    `on_epoch_end` and `on_log` have the whole state. All other yielded records have no state.
 
     Args:
         recording: the recording.
-        resumed: the steps at which one of the compared runs resumed.
+        resumed: the steps from which one of the compared runs resumed.
         left_out: names of events, and of actions on flags, whose records are not yielded.
     """
     session = 0
@@ -226,7 +227,7 @@ def _texts(left: Record, right: Record) -> tuple[str, str]:
 
 
 def describe(record: Record | None) -> str:
-    """Return a record as one line of text."""
+    """Return a record as one line of text; `nothing more` for None."""
     if record is None:
         return "nothing more"
     if "f" in record:

@@ -22,15 +22,15 @@ NAME = "events.jsonl"
 """The file of rank 0 in the output folder."""
 
 _LISTED = {"on_batch": ("batch", "rng_batch"), "on_substep_end": ("loss",), "on_gradients": ("loss",)}
-"""Event of a step -> keys of the line of the step that hold lists, because the event may come several times in a step.
-Each record of the event adds one value to the list."""
+"""Event of a step -> keys of the line of the step whose values are lists. The event may come several times in a step.
+Each record of the event adds one value to each list."""
 
 _OF_STEP = {
     "on_step_begin": ("rng",),
     "on_pre_optimizer_step": ("norm",),
     "on_step_end": ("rng_end", "lr", "state"),
 }
-"""Event of a step -> keys of the line of the step that hold a single value."""
+"""Event of a step -> keys of the line of the step with a single value."""
 
 RESTARTS = frozenset(
     {
@@ -38,7 +38,7 @@ RESTARTS = frozenset(
         *("on_log_due", "on_evaluate_due", "on_save_due"),
     }
 )
-"""The events that a resumed run announces again after the save that it resumes from."""
+"""The events after a save that a run announces again when it resumes from this save."""
 
 
 class RecordingError(TrainbusError):
@@ -64,8 +64,8 @@ class Encoder:
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield the lines of records.
 
-        In the record of a step, the key `p` holds the events of the step. In the line of the step, `p` holds only the
-        number of this sequence of events. An earlier line holds the number together with the events.
+        In the record of a step, the value of `p` is the sequence of events of the step. In the line of the step, the
+        value of `p` is a number. An earlier line contains this number with its sequence of events.
         """
         for record in records:
             if "p" in record:
@@ -107,12 +107,12 @@ def number(value: Any) -> Any:
 
 @dataclass
 class Recording:
-    """A recording that was read."""
+    """The content of a recording, which `read` returns."""
 
     path: Path
     """The file."""
     sessions: list[dict[str, Any]] = field(default_factory=list)
-    """The first line of each session, decoded. It has the key `recording`."""
+    """The first line of each session, decoded. This line has the key `recording`."""
     records: list[Record] = field(default_factory=list)
     """The records of all sessions in order. The first record of each session has the key `session` with the index of
     the session in `sessions`."""
@@ -124,7 +124,10 @@ class Recording:
 
 
 def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
-    """Yield the records of lines that JSON has decoded. The line of a step gives one record per event of the step."""
+    """Yield the records of decoded lines. The line of a step gives one record per event of the step.
+
+    The function also yields the first line of each session, which has the key `recording`.
+    """
     patterns: dict[int, list[str]] = {}
     for line in lines:
         if "recording" in line:
@@ -178,7 +181,7 @@ def find(path: Path, rank: int = 0) -> Path:
 def read(path: Path) -> Recording:
     """Read a recording: a file, or the output folder of a run.
 
-    A killed process can leave an incomplete last line. This line is ignored.
+    A killed process can leave an incomplete last line. The function ignores this line.
 
     Raises:
         RecordingError: if there is no recording, if a line is not a record, or if a later version wrote the file.

@@ -25,7 +25,7 @@ PARTS = {
     "on_pre_optimizer_step": "update",
     "on_optimizer_step": "after the update",
 }
-"""Event of a step -> the part of the step that begins with this event. The next event ends the part."""
+"""Event of a step -> the name of the part of the step that begins with this event. The next event ends the part."""
 
 _COUNTERS = {"lr": "learning rate", "norm": "gradient norm"}
 
@@ -33,7 +33,7 @@ _COUNTERS = {"lr": "learning rate", "norm": "gradient norm"}
 def chrome_trace(recordings: Iterable[Recording]) -> dict[str, Any]:
     """Convert the recordings of one or more ranks to one trace, as a dict for a JSON file.
 
-    In the trace, each rank is a process. Times are in microseconds since the first session began.
+    In the trace, each rank is a process. Times are in microseconds since the earliest session of the recordings began.
     """
     recordings = list(recordings)
     began = min((head["time"] for recording in recordings for head in recording.sessions), default=0.0)

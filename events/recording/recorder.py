@@ -22,7 +22,8 @@ INSIDE = frozenset(
 _STEPS = INSIDE | {"on_step_begin", "on_step_end"}
 
 REPEATED = frozenset({"on_prediction_step"})
-"""Events that share one record if several come in a row. The record has their number, `n`."""
+"""Events that share one record if they come several times in a row. The key `n` of the record is the number of
+times."""
 
 PROGRESS = (
     *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),
@@ -35,9 +36,9 @@ _progress = attrgetter(*PROGRESS, "best_model_checkpoint")
 
 
 class Recorder(Callback):
-    """Base class that writes a record for each event of a bus and each write to a flag.
+    """Base class of callbacks that make a record of each event of a bus and of each write to a flag.
 
-    A subclass defines where records are written, and adds fields to the records of a step.
+    A subclass defines in `put` where to write the records. A subclass may add values to the records in `observe`.
     """
 
     stage = Stage.REPORT
@@ -47,19 +48,22 @@ class Recorder(Callback):
     _inside = False
     """Whether the run is inside a step."""
     _known: tuple[Any, ...] = ()
-    """The values of the state that were recorded last."""
+    """The recorded values of the state, as of the newest record."""
     _open: dict[str, Record]
-    """Event -> its newest record. The handler of the event adds values to this record. The key "" has the newest record
-    of all events."""
+    """Event -> the newest record of the event. The handler of the event adds values to this record. The key "" stores
+    the newest record of all events."""
     _attached: Any = None
-    """The run that the recorder watches; None while it does not record."""
+    """The run that the recorder records; None before `open` and after `close`."""
 
     def put(self, record: Record) -> None:
-        """Receive a record. A subclass writes it. Handlers may add values to the record until the next step begins."""
+        """Receive a new record. A subclass implements this method.
+
+        Handlers may still add values to the record until the next step begins.
+        """
         raise NotImplementedError
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of logged values or metrics. A subclass converts them to values that JSON can hold."""
+        """Return a copy of logged values or metrics. A subclass may convert the values for JSON."""
         return dict(values)
 
     def observe(self, event: str, run: Any, record: Record) -> None:
@@ -175,7 +179,7 @@ class Recorder(Callback):
 class DecisionRecorder(Recorder):
     """A recorder for decisions only.
 
-    It writes no records for the events of steps, and no values of the state, because `Rows` does not need them.
+    It makes no records of the events of steps, and records no values of the state, because `Rows` needs neither.
     """
 
     def _watch(self, event: str, run: Any) -> None:
@@ -183,7 +187,7 @@ class DecisionRecorder(Recorder):
             super()._watch(event, run)
 
     def _note_progress(self, state: Any, record: Record) -> None:
-        """Do nothing."""
+        """Do nothing: a decision needs no values of the state."""
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:

@@ -1,5 +1,5 @@
-"""Rows: the decisions of a run, such as a save, derived from its records. If a run goes as its preview says, both have
-the same rows."""
+"""Rows: the decisions of a run, such as a save, derived from its records. A preview has the same rows as its run, if
+the run goes as the preview says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .recorder import Record
 
 Row = dict[str, Any]
-"""One decision, with the keys `step`, `what`, `by`, `reason`. Some kinds have more keys: see `Rows`."""
+"""One decision: a dict with the keys `step`, `what`, `by`, `reason`. Some kinds have more keys: see `Rows`."""
 
 WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
 """The kinds of rows."""
@@ -24,14 +24,14 @@ class Rows:
 
     - `step`: the number of completed steps,
     - `what`: the kind of the decision, one of `WORK`,
-    - `by`: the ids of the callbacks that requested it, joined by commas,
-    - `reason`: why they requested it,
-    - `learning_rate`: only in a `log`,
+    - `by`: the ids of the callbacks that requested the work, joined by commas,
+    - `reason`: why these callbacks requested the work,
+    - `learning_rate`: only in `log`, if the log has a learning rate,
     - `checkpoint`: the step of the checkpoint, only in `delete` and `load_best`.
     """
 
     def __init__(self) -> None:
-        """Begin before the first record."""
+        """Start without any record."""
         self._asked: dict[str, dict[str, str]] = {}
         self._taken: dict[str, dict[str, str]] = {}
 
@@ -121,7 +121,8 @@ def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
 def difference(planned: list[Row], found: list[Row]) -> list[str]:
     """Compare two lists of rows, and return the differences as lines of text, in the order of steps.
 
-    A line with `- ` is a row that is only in `planned`. A line with `+ ` is a row that is only in `found`.
+    A line that starts with `- ` is a row that is only in `planned`. A line that starts with `+ ` is a row that is only
+    in `found`. The list is empty if the rows are equal.
     """
     mine, others = (list(map(described, rows)) for rows in (planned, found))
     lines: list[tuple[int, str]] = []
@@ -135,6 +136,6 @@ def difference(planned: list[Row], found: list[Row]) -> list[str]:
 
 
 def described(row: Row) -> str:
-    """Return a row as one line: step, decision and author."""
+    """Return a row as one line of text: step, decision and author."""
     more = "".join(f" {name}={row[name]}" for name in ("checkpoint",) if name in row)
     return f"step {row['step']}: {row['what']}{more} by {row['by'] or 'run'}"
