@@ -50,8 +50,8 @@ class Trackio(RowTracker):
     bucket_id: str | None = None
     """The bucket on the hub for the data of the Space. Default: Trackio creates one."""
     static_space_id: str | bool | None = None
-    """The Space that receives a static snapshot of `space_id` after training. None: Trackio chooses a name. False: no
-    snapshot."""
+    """The Space that receives a static snapshot of the Space `space_id` after training. None: Trackio chooses the name
+    of the Space. False: no snapshot. Without a Space, there is no snapshot."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:
