@@ -27,10 +27,10 @@ class AveragedWeights(Callback):
 
     The average replaces these parameters during evaluations, in the model file of checkpoints, and after training.
     Buffers are not averaged. The callback state in checkpoints has the trained parameters, so a resumed run continues
-    with them. The dtype of the average is float32 or wider.
+    with the trained parameters. The dtype of the average is float32 or wider.
 
-    A subclass calls `begin_average` and `move_average`. They fill `_average`, a dict from the name of a parameter to
-    its average. Before the average begins, the dict is empty.
+    A subclass calls `begin_average` and `move_average`. These methods fill the dict `_average`: name of a parameter ->
+    average. Before the average begins, the dict is empty.
     """
 
     capabilities = frozenset({Capability.REPLACES_WEIGHTS})

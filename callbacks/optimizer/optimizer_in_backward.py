@@ -49,8 +49,9 @@ class OptimizerInBackward(Callback):
 
     A step then never holds all gradients at once. With AdamW and float32 weights, each parameter needs 16 bytes without
     the callback, and as few as 12 bytes with the callback. The weights, the logs and the checkpoints are the same as
-    without the callback, and on a CPU they are equal bit for bit. A run with the callback can resume from a checkpoint
-    of a run without the callback. A run without the callback can resume from a checkpoint of a run with the callback.
+    without the callback. On a CPU, the weights are equal bit for bit. A run with the callback can resume from a
+    checkpoint of a run without the callback. A run without the callback can resume from a checkpoint of a run with the
+    callback.
 
         Trainer(model, TrainingArguments("outputs", max_grad_norm=0), ..., callbacks=[OptimizerInBackward()])
 

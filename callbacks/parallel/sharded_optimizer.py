@@ -82,7 +82,7 @@ class ShardedOptimizer(Callback):
 def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
     """Raise an error if the user passed an optimizer object instead of its class and options.
 
-    A callback that shards the optimizer builds one on each rank, from the class and the options.
+    A callback that shards the optimizer state builds an optimizer on each rank, from the class and the options.
 
     Args:
         run: the run.

@@ -125,7 +125,7 @@ class HalfWeights(MixedPrecision):
     def _update_masters(self) -> None:
         """Copy a weight to its master weight, if the weight differs from the rounded master weight.
 
-        They differ if the weight was changed without the optimizer, for example by a loaded checkpoint.
+        A weight differs if other code than the optimizer changed the weight, for example by loading a checkpoint.
         """
         for _, weight, master in self._masters:
             if not torch.equal(weight, master.to(weight.dtype)):

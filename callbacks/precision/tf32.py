@@ -1,4 +1,4 @@
-"""Allow TF32 for float32 matrix products on GPUs that have it."""
+"""Allow or forbid TF32 for float32 matrix products and convolutions on GPUs."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def finalize_engine(owner: Any, engine: Any, added: list[tuple[Any, str]]) -> we
             removes these attributes.
 
     Returns:
-        The finalizer. Call it to release the engine earlier.
+        The finalizer. Call the finalizer to release the engine earlier.
     """
     FINALIZERS.append(weakref.finalize(owner, _release_engine, engine, added))
     FINALIZERS[-1].atexit = False  # `_release_at_exit` keeps the order: engines first, then the process group
@@ -110,7 +110,7 @@ def disable_shm_extension() -> None:
 def init_single_process(run: Run) -> None:
     """Create a process group of one rank in a single process, and set `LOCAL_RANK`, because DeepSpeed requires both.
 
-    If the process group or the variable already exists, it stays as it is.
+    A process group or a variable that already exists stays as it is.
     """
     if run.ranks.single_process and not dist.is_initialized():
         backend = run.args.ddp_backend or get_accelerator().communication_backend_name()

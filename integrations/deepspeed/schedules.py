@@ -93,7 +93,7 @@ def keep_empty_groups(schedule: Any, filled: list[int], groups: int) -> Any:
     of runs without DeepSpeed have rates for both groups.
 
     Args:
-        schedule: the schedule. The function changes it in place.
+        schedule: the schedule. The function changes the schedule in place.
         filled: the indices of the groups that have parameters.
         groups: the number of groups, empty groups included.
 

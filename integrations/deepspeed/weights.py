@@ -98,7 +98,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pairs of a tensor of this rank's master weights, and the tensor of the weights that they belong to."""
+    """Yield pairs of tensors with the same layout: master weights of this rank, and the weights of the model."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(

@@ -167,10 +167,11 @@ class _Gradients:
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
-        """Average the gradients. Each rank gets the averages for the weights that it updates, and None for the others.
+        """Average the gradients. Each rank gets only the averages for the weights that this rank updates.
 
-        If no rank used a weight, the gradient stays None. If a weight is not in the optimizer, no rank updates the
-        weight. All ranks then get the average of the gradient, because the total norm includes this gradient.
+        On a rank that does not update a weight, the gradient of this weight becomes None. If no rank used a weight, the
+        gradient stays None. If a weight is not in the optimizer, no rank updates the weight. All ranks then get the
+        average of the gradient, because the total norm includes this gradient.
 
         Raises:
             ModelError: if a gradient is sparse.

@@ -26,7 +26,7 @@ HOOKS: dict[str, str] = {
     **{"on_predict_end": "on_predict", "on_predict_epoch_end": "on_predict"},
     **{"state_dict": "state_dict", "load_state_dict": "load_state_dict"},
 }
-"""Hook of Lightning -> the event at which it is called. `docs/plugins/migrating.md` has the table."""
+"""Hook of Lightning -> the events at which the hook is called. `docs/plugins/migrating.md` has the table."""
 
 _BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 _PER_BATCH: dict[str, tuple[str, ...]] = {

@@ -60,7 +60,8 @@ class WandbSession(TrackerSession):
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
         self.segments: tuple[identity.Segment, ...] = ()
-        """The segments of the run so far. Checkpoints contain them, because a copy may resume in another folder."""
+        """The segments of the run so far. Each checkpoint contains the segments, because a copy of the checkpoint may
+        resume in another folder."""
         self.progress = (-1, 0)
         """The step of the last written row, and the number of rows of the run."""
         self._recent: deque[tuple[float, float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
@@ -352,8 +353,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The step comes from the files of the run. If the service or the checkpoint knows of later rows, the step comes from
-    there.
+    The step comes from the files of the run on this machine. If these files are missing or lack rows, the step comes
+    from the service, or offline from the checkpoint.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

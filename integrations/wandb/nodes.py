@@ -32,7 +32,7 @@ def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
 
 
 def is_further_node(run: Run) -> bool:
-    """Return whether this process is the first one of its machine, and rank 0 is on another machine."""
+    """Return whether this process is the first process of its machine, and rank 0 is on another machine."""
     return run.ranks.rank != 0 and run.ranks.local_rank == 0
 
 

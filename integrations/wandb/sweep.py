@@ -70,7 +70,7 @@ class WandbSweep:
 
 @dataclass
 class _Trials:
-    """The trials of a sweep. The agent of the sweep runs them one after the other."""
+    """The trials of a sweep in this process. The agent of the sweep calls `run` once for each trial."""
 
     search: Search
     done: list[BestRun] = field(default_factory=list)
