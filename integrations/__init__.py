@@ -1,4 +1,4 @@
-"""Integrations: one external package per file. A package is imported when a run needs it."""
+"""Integrations with external packages: one file or folder per package. A package is imported when a run needs it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Kind(Enum):
     """The purpose of an integration."""
 
     TRACKER = "tracker"
-    """Records runs. `report_to` takes its name."""
+    """Records runs. Users write the name of the integration in `report_to`."""
     SEARCH = "search"
-    """Runs a hyperparameter search. `hyperparameter_search(backend=...)` takes its option."""
+    """Runs a hyperparameter search. Users write the `option` of the row in `hyperparameter_search(backend=...)`."""
     STRATEGY = "strategy"
-    """Shards the training. `args.way_to_shard` returns its option."""
+    """Shards the training. `args.way_to_shard` returns the `option` of the row."""
     DATA = "data"
-    """Converts tables to datasets. The Trainer loads it when a dataset is a table."""
+    """Converts tables to datasets. The Trainer loads the integration when a dataset is a table."""
     OTHER = "other"
-    """Any other purpose. The integration has its own argument or callback."""
+    """Any other purpose. Users select the integration with an argument or a callback of its own."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Integration:
     """One row of the registry: a class and the package that it needs."""
 
     target: str
-    """The class, as `module:Class`; the module is relative to this folder."""
+    """The class, as `module:Class`. The module is relative to this folder."""
     package: str
-    """The import name of the package; empty if it needs none."""
+    """The import name of the external package; empty if the integration needs no package."""
     extra: str
-    """The extra of `setup.cfg` that installs the package; empty if it needs none."""
+    """The extra of `setup.cfg` that installs the package; empty if the integration needs no package."""
     requirement: str
-    """The requirement of that extra, as `setup.cfg` spells it."""
+    """The requirement of the extra, as `setup.cfg` spells it; empty if the integration needs no package."""
     kind: Kind
-    """The kind of integration."""
+    """The purpose of the integration."""
     option: str = ""
-    """The word that users write for the integration. Default: the name of the row in the registry."""
+    """The word that users write for the integration. Empty: the name of the row in the registry."""
 
     @property
     def class_name(self) -> str:
@@ -107,18 +107,19 @@ TRACKERS = tuple(options(Kind.TRACKER))
 """The names that `report_to` takes."""
 
 SEARCHES = options(Kind.SEARCH)
-"""Name for `hyperparameter_search(backend=...)` -> registry name. Without a backend, the first installed one counts."""
+"""Name for `hyperparameter_search(backend=...)` -> registry name. The order is the order of preference for
+`backend=None`."""
 
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
-"""The registry in its former form: name -> (target, package, extra)."""
+"""The rows of the registry that need a package, as tuples: name -> (target, package, extra)."""
 
 
 def load(name: str) -> Any:
     """Import an integration, and return its class.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known name.
-        MissingExtra: if its package is not installed. The error names the extra to install.
+        ArgumentError: for an unknown name. The error suggests the most similar known name.
+        MissingExtra: if the package of the integration is not installed. The error names the extra to install.
     """
     if name not in INTEGRATIONS:
         known = ", ".join(INTEGRATIONS)
@@ -140,8 +141,8 @@ def search_backend(name: str | None) -> Any:
         name: `optuna`, `ray` or `wandb`. None selects the first installed backend.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known name.
-        MissingExtra: if its package is not installed. With None: if no backend is installed.
+        ArgumentError: for an unknown name. The error suggests the most similar known name.
+        MissingExtra: if the package of the backend is not installed. With None: if no backend is installed.
     """
     if name is None:
         name = next((known for known, entry in SEARCHES.items() if _is_installed(entry)), None)
@@ -157,7 +158,8 @@ def search_backend(name: str | None) -> Any:
 def found_callbacks(args: Any) -> list[Any]:
     """Build the callbacks of the integrations that the arguments name.
 
-    Callbacks of installed plugins are not included: `engine.arguments.plugins.selection.join` returns those.
+    The result does not include callbacks of installed plugins. `engine.arguments.plugins.selection.join` returns those
+    callbacks.
     """
     found = [load(name).from_arguments(args) for name in dict.fromkeys(_trackers(args))]  # a name counts once
     if way := way_to_shard(args):
@@ -175,8 +177,8 @@ def way_to_shard(args: Any) -> str:
     The name is empty if torch shards the training, or if nothing is sharded.
 
     Raises:
-        ArgumentError: if the strategy needs several ranks, but this is a single process. DeepSpeed works in a single
-            process too, because it can offload there.
+        ArgumentError: if the strategy needs several ranks, but this is a single process. DeepSpeed also works in a
+            single process, because DeepSpeed can offload there.
     """
     row = Strategy.selected_by(args).row
     if not row.single_process and args.world_size == 1:

@@ -14,7 +14,7 @@ from ..engine.run import Run
 
 
 class ClearMLSession(ServiceSession):
-    """An open task."""
+    """An open ClearML task."""
 
     def __init__(self, live: Any, owned: bool) -> None:
         super().__init__(live.id, owned)
@@ -53,11 +53,11 @@ class ClearML(ServiceTracker):
     project: str | None = None
     """The project. Default: `trainbus`."""
     name: str | None = None
-    """The name of the task. Default: `args.run_name`. If this argument is not set: `trainbus`."""
+    """The name of the task. Default: `args.run_name`, or else `trainbus`."""
 
     offline: bool = field(default=False, kw_only=True)
-    """True: write to this machine, and send nothing to the service. The environment variable `CLEARML_OFFLINE_MODE=1`
-    has the same effect."""
+    """Whether to write files on this machine, and send nothing to the service. The environment variable
+    `CLEARML_OFFLINE_MODE=1` has the same effect as True."""
 
     def new_id(self, run: Run) -> str:
         return ""  # the service makes it

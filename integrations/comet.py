@@ -13,7 +13,7 @@ from ..callbacks.base.service_tracker import ServiceSession, ServiceTracker
 
 
 class CometSession(ServiceSession):
-    """An open experiment."""
+    """An open Comet experiment."""
 
     def __init__(self, live: Any, owned: bool) -> None:
         super().__init__(live.get_key(), owned)
@@ -43,8 +43,7 @@ class Comet(ServiceTracker):
     service: ClassVar[str] = "Comet"
 
     online: bool | None = field(default=None, kw_only=True)
-    """Whether to upload to Comet. Default: the value of Comet's setting `COMET_START_ONLINE`. If it is not set:
-    True."""
+    """Whether to upload to Comet. Default: the value of Comet's setting `COMET_START_ONLINE`, or else True."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         active = comet_ml.get_running_experiment()

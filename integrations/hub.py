@@ -39,20 +39,20 @@ from ..events.stages import Stage
 logger = logging.getLogger(__name__)
 
 STAGED = ".push-"
-"""The prefix of staging folders. Such a folder holds the files of one push until the push is done."""
+"""The prefix of staging folders. A staging folder holds the files of one push until the push is done."""
 
 NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
-"""Patterns of files in a checkpoint that are not pushed with the model. The training arguments are pushed too."""
+"""Patterns of files in a checkpoint that are not pushed with the model. The training arguments do not match."""
 
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
 """The remedy for a failed push."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
-"""Patterns of files in the output folder that are not pushed. This includes hidden files: they are temporary."""
+"""Patterns of files in the output folder that are not pushed. Hidden files are temporary, so they are not pushed."""
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:
-    """List the files of a checkpoint to push as the model. The training arguments are included."""
+    """Return the files of a checkpoint to push as the model, including the training arguments."""
     found = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     return [path for path in found if not any(fnmatch(path.name, pattern) for pattern in NOT_OF_MODEL)]
 
@@ -114,13 +114,13 @@ def check_name(name: str, remedy: str) -> None:
 
 
 class Repository:
-    """A repository on the hub. Its operations run one after the other, in the background if requested."""
+    """The `Publisher` of `PushToHub`: a repository on the hub. Pushes run one after the other, on another thread."""
 
     def __init__(self, settings: PushToHub) -> None:
-        """Store the settings of the callback. This makes no request to the hub."""
+        """Store the callback, which has the settings. The constructor sends no request to the hub."""
         self.settings = settings
         self.name: str | None = None
-        """The full name, `owner/name`; None before the repository is created or found."""
+        """The full name, `owner/name`. None until `create_repository` has found or created the repository."""
         self._api = HfApi(endpoint=settings.endpoint)
         self._pushes: list[Future[Any]] = []
 
@@ -132,8 +132,8 @@ class Repository:
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name.
 
-        The token and `private` default to the settings of the callback. The name defaults to the name of the output
-        folder.
+        If `token` or `private` is None, the setting of the callback counts. If the callback has no name for the
+        repository, the name is the name of the output folder.
         """
         wanted = self.settings.repository or run.args.output_path.absolute().name
         check_name(wanted, "It is the name of `output_dir`. Set `hub_model_id`.")
@@ -168,7 +168,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push, so that the run waits for the push before the run ends. Log a warning if the push fails."""
+        """Register a push, so that the end of the run waits for the push. Log a warning if the push fails."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -270,7 +270,7 @@ class PushToHub(Callback):
     on_error: str = "warn"
     """The action when a push fails. Default: log a warning and continue the training."""
     publisher: Repository = field(init=False, repr=False, compare=False)
-    """The object that pushes. `trainer.push_to_hub()` uses this object."""
+    """The object that pushes. `trainer.push_to_hub()` also uses this object."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)
     _bars_disabled: bool = field(default=False, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
@@ -351,7 +351,7 @@ class PushToHub(Callback):
             self._bars_disabled = False
 
     def _repository_exists(self, run: Run) -> bool:
-        """Create the repository at the first call. Return False if this fails; the next call then tries again."""
+        """Create the repository, if no earlier call did. Return False if this fails. The next call then tries again."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()
@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Log an error, the first one as a warning. Raise ArgumentErrors, and any error if `on_error` is not "warn"."""
+        """Log an error: as a warning first, then as INFO. Raise ArgumentErrors, and all if `on_error` is not "warn"."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"
@@ -388,7 +388,7 @@ class PushToHub(Callback):
         return run.args.output_path / f"{STAGED}{name}"
 
     def _disable_progress_bars(self) -> None:
-        """Disable the progress bars of the hub library. They would break the progress bar of the training."""
+        """Disable the progress bars of the hub library, because they would break the progress bar of the training."""
         if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled():
             disable_progress_bars()
             self._bars_disabled = True

@@ -35,8 +35,8 @@ class Liger(Callback):
     """Before training, replaces layers of the model with faster kernels of the package liger-kernel.
 
     Set `use_liger_kernel=True` in the arguments. To choose kernels, add `Liger({"rope": True})` to the callbacks
-    instead. If liger-kernel has no kernels for the architecture of the model, the model does not change. After the run,
-    the model still has the kernels.
+    instead. If liger-kernel has no kernels for the architecture of the model, the model does not change. The model
+    keeps the kernels after the run.
 
     Raises:
         ModelError: if the model is not a transformers model.

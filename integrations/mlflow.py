@@ -35,7 +35,7 @@ class MLflowSession(TrackerSession):
             self.last_step = max((metric.step for metric in history), default=-1)
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings of a new run."""
+        """Write the training arguments to a new run."""
         # MLflow does not allow changes of a setting, and a resumed run may have other settings.
         params = [Param(name, str(value)[:LONGEST]) for name, value in settings.items()]
         for first in range(0, len(params), AT_ONCE):
@@ -74,9 +74,9 @@ class MLflow(RowTracker):
 
     experiment: str | None = None
     """The experiment. MLflow creates a missing experiment. Default: `MLFLOW_EXPERIMENT_NAME`, else the default of
-    MLflow."""
+    MLflow. With `report_to="mlflow"`, the experiment is `args.project`, if this argument is set."""
     name: str | None = None
-    """The name of the run. Default: `args.run_name`, else a generated name."""
+    """The name of the MLflow run. Default: `args.run_name`, else a generated name."""
     _active: Any = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

@@ -13,18 +13,18 @@ from ..engine.search.hyperparameters import BestRun, Search, takes_trial
 from ..events.errors import ArgumentError, TrainbusError, nearest, note
 
 OPTIMIZE = ("timeout", "n_jobs", "catch", "callbacks", "gc_after_trial", "show_progress_bar")
-"""Options that `Study.optimize` takes. `optuna.create_study` takes all others."""
+"""The options of a search that `Study.optimize` takes. `optuna.create_study` takes all other options."""
 
 
 @dataclass
 class OptunaSearch:
-    """Lets optuna choose the values of each trial. Optuna's pruner may stop a trial early.
+    """The search backend `optuna`: optuna chooses the values of each trial, and its pruner may stop a trial early.
 
     With several ranks, rank 0 runs the study and sends each trial to the other ranks.
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Let optuna suggest learning rate, epochs, seed and batch size. Return them by argument name.
+        """Let optuna suggest learning rate, epochs, seed and batch size. Return the values by argument name.
 
         The ranges are the default ranges of transformers.
         """
@@ -36,7 +36,12 @@ class OptunaSearch:
         }
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
-        """Run the study and return its best trial. With several objectives, return the Pareto-optimal trials."""
+        """Run the study and return its best trial. With several objectives, return the Pareto-optimal trials.
+
+        Raises:
+            ArgumentError: if optuna does not know an option of the search.
+            TrainbusError: if no trial completed.
+        """
         options = _checked(search.options)
         optimize = {name: options.pop(name) for name in OPTIMIZE if name in options}
         if search.ranks.rank != 0:
@@ -119,7 +124,11 @@ def _send(search: Search, **message: Any) -> None:
 
 
 def _follow(search: Search) -> BestRun | list[BestRun]:
-    """Train the trials that rank 0 sends, until rank 0 sends the best trial or an error."""
+    """Train the trials that rank 0 sends, and return the best trial that rank 0 sends at the end.
+
+    Raises:
+        TrainbusError: if rank 0 sends an error instead.
+    """
     failure: Exception | None = None
     while "number" in (message := _from_rank_0(search)):
         trial = optuna.trial.FixedTrial(message["params"], message["number"])

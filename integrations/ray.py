@@ -15,15 +15,15 @@ from ..events.errors import TrainbusError, note
 
 @dataclass
 class RaySearch:
-    """Lets Ray Tune choose the values of each trial, and train each trial in its own process.
+    """The search backend `ray`: Ray Tune chooses the values of each trial, and trains each trial in its own process.
 
-    Ray sends the inputs of the trainer to the processes of the trials, so they must be picklable. A trial reports
-    several times. The environment variable `RAY_SCOPE` selects the report that counts: `last` (the default), or another
-    scope of `get_best_trial`.
+    Ray sends the inputs of the trainer to these processes, so the inputs must be picklable. A trial reports its
+    objective several times. The environment variable `RAY_SCOPE` selects the report that counts: `last` (the default),
+    or another scope of Ray's `get_best_trial`.
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the distributions from which Ray draws learning rate, epochs, seed and batch size; ignore `trial`."""
+        """Return the distributions of learning rate, epochs, seed and batch size for Ray. `trial` is not used."""
         return {
             "learning_rate": ray.tune.loguniform(1e-6, 1e-4),
             "num_train_epochs": ray.tune.choice(list(range(1, 6))),
@@ -32,7 +32,11 @@ class RaySearch:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Run the trials, and return the trial with the best reported objective."""
+        """Run the trials, and return the trial with the best reported objective.
+
+        Raises:
+            TrainbusError: if no trial completed.
+        """
         direction = search.single_direction("ray")
         args = search.args
         options = {

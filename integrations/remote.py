@@ -1,4 +1,4 @@
-"""Copy checkpoints to a remote store, and fetch the newest one back. It works with every store of fsspec."""
+"""Copy checkpoints to a remote store, and fetch the newest checkpoint back. Every store of fsspec works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..events.stages import Stage, order
 logger = logging.getLogger(__name__)
 
 BESIDE = ".upload-"
-"""The start of the name of a remote folder with a copy that replaces an earlier copy of the same step."""
+"""The prefix of a remote folder with a new copy of a checkpoint, while an earlier copy of this checkpoint exists."""
 
 
 @dataclass
@@ -36,18 +36,20 @@ class RemoteStore(Callback):
 
     `url` may name any store that fsspec supports, such as `s3://`, `gs://`, `az://`, `file://` or `memory://`.
 
-    - Saving: rank 0 copies each checkpoint on a thread while training continues. The manifest is copied last, so a
-      remote checkpoint without a manifest is incomplete and never used. The store may already have a checkpoint of the
-      same step. This earlier copy stays until the new copy is complete.
+    - Saving: rank 0 copies each checkpoint on a thread while training continues. The manifest is copied last. A remote
+      checkpoint without a manifest is incomplete, and the callback never uses it. If the store already has a checkpoint
+      of the same step, this earlier copy stays until the new copy is complete.
     - Fetching: when you construct the trainer, the callback fetches and verifies the newest checkpoint of the store, if
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
       logs a warning and tries the next older checkpoint.
-    - Deleting: if the retention policy deletes a local checkpoint of this run, the callback deletes the remote copy of
-      this checkpoint too.
+    - Deleting: after each copy, the callback deletes all remote checkpoints of this run that the output folder does not
+      contain. These are the checkpoints that the retention policy deleted. On a new machine, these are also the older
+      checkpoints that the callback did not fetch.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
-        ArgumentError: if `url` has no protocol, or if the package for the protocol is missing.
+        ArgumentError: if `url` has no protocol, if the package for the protocol is missing, or if `on_store_error` is
+            unknown.
         CheckpointError: if `on_store_error` is `raise`, and either the store fails or the newest remote checkpoint is
             damaged.
     """
@@ -57,7 +59,7 @@ class RemoteStore(Callback):
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the fsspec file system, such as credentials."""
     fetch: bool = True
-    """Whether the trainer fetches the newest remote checkpoint if the output folder has no newer checkpoint."""
+    """Whether to fetch the newest remote checkpoint when the trainer is constructed."""
     on_store_error: str = "warn"
     """The action when the store fails: `warn` logs a warning and continues the training, and `raise` ends the run."""
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
@@ -71,7 +73,7 @@ class RemoteStore(Callback):
             raise ArgumentError(f"RemoteStore(on_store_error={self.on_store_error!r}): set 'warn' or 'raise'.")
 
     def _open(self) -> tuple[Any, PurePosixPath]:
-        """Return the file system and the folder in it."""
+        """Return the fsspec file system of `url`, and the path of the folder in this file system."""
         try:
             system, path = fsspec.core.url_to_fs(self.url, **self.options)
         except (ValueError, ImportError) as error:
@@ -130,8 +132,8 @@ class RemoteStore(Callback):
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
     """Copy a checkpoint folder into a folder of a store.
 
-    The store may already have a complete checkpoint with this name. This earlier copy stays until the new copy is
-    complete under another name. So the store has a complete copy at every moment.
+    The store may already have a complete checkpoint with this name. The function then first writes a complete new copy
+    under another name, and only then replaces the earlier copy. So the store has a complete copy at every moment.
     """
     target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
     local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
@@ -145,7 +147,7 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 
 
 def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
-    """Copy files into the folder `target` of a store, and replace what is in the folder. Copy the manifest last.
+    """Replace the folder `target` of a store by a folder with other files. Copy the manifest last.
 
     Args:
         system: the file system of the store.
@@ -160,12 +162,12 @@ def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
 
 
 def is_complete(system: Any, target: PurePosixPath) -> bool:
-    """Return whether a folder of a store has a manifest."""
+    """Return whether a checkpoint folder in a store is complete: whether the folder has a manifest."""
     return bool(system.exists(str(target / MANIFEST)))
 
 
 def remove(system: Any, target: PurePosixPath) -> None:
-    """Delete a folder of a store, if it exists. Its manifest is deleted first, so the rest counts as incomplete."""
+    """Delete a folder of a store, if the folder exists. Delete the manifest first, so the rest counts as incomplete."""
     if is_complete(system, target):
         system.rm_file(str(target / MANIFEST))
     if system.exists(str(target)):  # object stores have no folders without files
@@ -177,16 +179,16 @@ def complete_checkpoints(
 ) -> dict[str, tuple[float, str]]:
     """Find the complete checkpoints in a folder of a store.
 
-    This includes a complete copy that a killed process left under a temporary name; see `checkpoint_name`.
-
-    Returns:
-        A dict. Each key is the name of the folder of a checkpoint. Each value is the time of the save, in seconds since
-        1970, and the id of the run.
+    The result includes complete copies that a killed process left under a temporary name; see `checkpoint_name`.
 
     Args:
         system: the file system of the store.
         folder: the folder.
-        without: names of checkpoints that are left out, and are not read.
+        without: names of checkpoints to leave out. The function does not read these checkpoints.
+
+    Returns:
+        A dict. Each key is the name of the folder of a checkpoint. Each value is the time of the save, in seconds since
+        1970, and the id of the run.
     """
     found = {}
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
@@ -211,8 +213,8 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
         system: the file system of the store.
         folder: the folder in the store.
         output: the output folder.
-        strict: whether a damaged checkpoint is an error. If False, the function logs a warning and tries the next older
-            checkpoint.
+        strict: whether a damaged checkpoint is an error. If False, the function logs a warning for a damaged
+            checkpoint, and tries the next older checkpoint.
 
     Raises:
         CheckpointError: if the copy does not agree with its manifest, and `strict` is True.
@@ -233,9 +235,9 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
 
 
 def fetch(system: Any, root: PurePosixPath, target: Path) -> list[str]:
-    """Copy a remote checkpoint to a local folder, and return the problems of the copy; an empty list if it is intact.
+    """Copy a remote checkpoint to a local folder, and return the problems of the copy.
 
-    If there are problems, the local folder does not change.
+    If the copy is intact, the list is empty. If the copy has problems, the local folder does not change.
     """
     staging = target.with_name(f".fetch-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)

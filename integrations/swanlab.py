@@ -37,7 +37,7 @@ class SwanLabSession(ServiceSession):
 
 @dataclass
 class SwanLab(ServiceTracker):
-    """Reports to one SwanLab run. If the service still has the run, a resumed training reports to the same run.
+    """Reports to one SwanLab run. A resumed training reports to the same run, if the service still has this run.
 
     Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. In offline mode, each session
     writes a folder, and SwanLab prints the `swanlab sync` command that uploads the folder. If your program already

@@ -23,7 +23,7 @@ class Tables:
         """Read the rows of a file as a dataset: `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet`.
 
         Raises:
-            DataError: if the file cannot be read as its suffix says.
+            DataError: if the file cannot be read, or if its content does not have the format of its suffix.
         """
         suffix, name = Path(path).suffix.lower(), str(path)
         try:

@@ -28,7 +28,7 @@ LAYOUT = {"trainbus": {"loss": ["Multiline", ["train/loss", "eval/loss"]]}}
 """The default layout of the page Custom Scalars: the losses of training and evaluation in one chart."""
 
 HYPERPARAMETERS = ("learning_rate", "per_device_train_batch_size", "num_train_epochs", "weight_decay", "optim", "seed")
-"""The arguments on the page HParams, by default."""
+"""The arguments that the page HParams shows by default."""
 
 
 class TensorBoardSession(TrackerSession):
@@ -73,10 +73,10 @@ class TensorBoard(RowTracker):
     """Writes logged values to event files, on rank 0. A resumed run hides old values of the steps that it repeats.
 
     Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. To see the
-    values, run `tensorboard --logdir FOLDER`. By default, `FOLDER` is `<output_dir>/runs`. TensorBoard shows a number
-    as a scalar and a text as text. TensorBoard shows an array or tensor with one dimension as a histogram. TensorBoard
-    shows an array with two or three dimensions as an image. When a new run begins, the callback also writes the
-    arguments, the values for the page HParams, and the charts for the page Custom Scalars.
+    values, run `tensorboard --logdir FOLDER`. By default, `FOLDER` is `<output_dir>/runs`. A number becomes a scalar,
+    and a text stays a text. An array or tensor with one dimension becomes a histogram. An array or tensor with two or
+    three dimensions becomes an image. When a new run begins, the callback also writes the arguments, the values for the
+    page HParams, and the charts for the page Custom Scalars.
     """
 
     service: ClassVar[str] = "TensorBoard"
@@ -85,8 +85,8 @@ class TensorBoard(RowTracker):
     """The folder of the event files. Default: `TENSORBOARD_LOGGING_DIR`, else `runs` in the output folder. Later runs
     in the same folder write to subfolders `run-2`, `run-3` and so on."""
     layout: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The charts of the page Custom Scalars, in the format of `SummaryWriter.add_custom_scalars`. Default: a chart of
-    the losses."""
+    """The charts of the page Custom Scalars, in the format of `SummaryWriter.add_custom_scalars`. Default: one chart
+    with the losses of training and evaluation."""
     hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The values on the page HParams. Default: the learning rate, the batch size and four other arguments."""
     metrics: tuple[str, ...] = field(default=("train/loss", "eval/loss"), kw_only=True)
@@ -99,7 +99,7 @@ class TensorBoard(RowTracker):
 
     @property
     def writer(self) -> SummaryWriter | None:
-        """The open writer, for anything that is not a logged value, such as a graph; None if no writer is open."""
+        """The open writer, to write other data than logged values, such as a graph; None if no writer is open."""
         return self._session.writer if isinstance(self._session, TensorBoardSession) else None
 
     def unfinished_run(self, run: Run) -> str | None:
@@ -149,9 +149,9 @@ def _folder(base: Path, opening: Opening) -> Path:
 
 
 def last_step(folder: Path, upto: int) -> tuple[int, int]:
-    """Read the last step up to `upto` from the event files.
+    """Read the last step up to `upto` from the event files, and return this step and the number of its rows.
 
-    Return this step and the number of its rows; (-1, 0) if there is no such step.
+    If the files have no such step, return (-1, 0).
     """
     reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
     before = reader.level

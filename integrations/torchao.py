@@ -27,10 +27,10 @@ RECIPES: tuple[str, ...] = get_args(Recipe)
 """The names of torchao's recipes."""
 
 USUAL = ("lm_head", "head", "classifier", "score", "lora_*")
-"""Names of output layers and of adapters, which stay in the usual precision by default."""
+"""Names of output layers and of adapters. By default, these layers stay in the usual precision."""
 
 MULTIPLE = 16
-"""The sizes of a layer must be multiples of this number, because the kernels of the GPU need it."""
+"""Both sizes of a converted layer must be multiples of this number, because the kernels of the GPU require this."""
 
 CAPABILITY = (8, 9)
 """The lowest compute capability of CUDA devices that multiply float8 matrices."""
@@ -83,7 +83,7 @@ def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn
         skip: the patterns of the layers that stay in the usual precision.
 
     Returns:
-        The layers to convert by name, and the names of all other linear layers, each with the reason.
+        Two dicts: name -> layer for the layers to convert, and name -> reason for all other linear layers.
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     output = _output_layer(model)
@@ -97,7 +97,7 @@ def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn
 
 
 def hardware_problem(device: str, capability: tuple[int, int] | None) -> str:
-    """Return why a device does not multiply float8 matrices; an empty text if it does.
+    """Return why a device cannot multiply float8 matrices; an empty text if the device can.
 
     Args:
         device: the type of the device, such as `cuda`.
@@ -124,8 +124,8 @@ class Float8(Callback):
     float8. After the training, and in evaluations outside of the training, the layers compute in the usual precision.
 
     Raises:
-        ArgumentError: if the recipe is unknown, if the device does not multiply float8 matrices, or if the run uses
-            DeepSpeed or fairscale's FSDP.
+        ArgumentError: if `recipe` is unknown, if `skip` is a text, or if the device cannot multiply float8 matrices.
+            Also if the run uses DeepSpeed, fairscale's FSDP, or `DataParallel` on several GPUs.
         ModelError: if no layer can be converted, or if an entry of `skip` matches no linear layer.
     """
 
@@ -137,11 +137,11 @@ class Float8(Callback):
     gradients of the weights in the usual precision, and is the most exact recipe."""
     skip: tuple[str, ...] = USUAL
     """The layers that stay in the usual precision. Pass names of modules, or parts of names. `*` stands for any
-    characters. If an entry names a module, it selects all layers in this module. Default: output layers and adapters.
+    characters. An entry that names a module selects all layers in this module. Default: output layers and adapters.
     Layers with a size that is not a multiple of 16 always stay in the usual precision."""
     emulate: bool = False
-    """True: round to float8, and multiply in float32. Use it for tests. It works on every device, and is slower than
-    the usual precision."""
+    """Whether to round to float8, but to multiply in float32. Use True for tests. True works on every device, and is
+    slower than the usual precision."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -242,7 +242,7 @@ def _output_layer(model: Any) -> Any:
 
 
 def _listed(kept: dict[str, str], most: int = 8) -> str:
-    """Return the first `most` names of layers with their reasons, and the number of the other layers, as text."""
+    """Return a text with the first `most` names of layers, each with the reason, and the number of other layers."""
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])

@@ -48,10 +48,10 @@ class Trackio(RowTracker):
     """The Space of the hub that receives the values, as `name` or `owner/name`. Default: the values stay on this
     machine."""
     bucket_id: str | None = None
-    """The bucket on the hub for the data of the Space. Default: Trackio creates one."""
+    """The bucket on the hub for the data of the Space. Default: Trackio creates a bucket."""
     static_space_id: str | bool | None = None
-    """The Space that receives a static snapshot of `space_id` after training. None: Trackio chooses a name. False: no
-    snapshot."""
+    """The Space that receives a static snapshot of the Space `space_id` after training. None: Trackio chooses the name
+    of the Space. False: no snapshot. Without a Space, there is no snapshot."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:

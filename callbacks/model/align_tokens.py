@@ -14,7 +14,7 @@ from ...events.stages import Stage
 logger = logging.getLogger(__name__)
 
 NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
-"""The special tokens that are copied."""
+"""The names of the special tokens that are copied, as attributes of the tokenizer and of the configs."""
 
 
 @dataclass
@@ -22,10 +22,12 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
-    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. In
-    the generation config, the tokenizer's end token becomes the first end token, and the other end tokens stay. The
-    same is true for the config of the model if it has a list of end tokens. A warning names the changed tokens. If the
-    run has no tokenizer, or the model has no config, the callback does nothing.
+    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. A
+    new end token comes first in the generation config, and the other end tokens stay. In the config of the model, a new
+    end token comes first in a list, or replaces a single end token. If both configs already contain a token of the
+    tokenizer, this token changes nothing. A warning names the changed tokens.
+
+    If the run has no tokenizer, or if the model has no config of transformers, the callback does nothing.
     """
 
     stage = Stage.PREPARE
@@ -50,9 +52,10 @@ def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
     """Write the special tokens to the configs, like transformers. Return the changed tokens by name.
 
     Args:
-        tokenizer: an object with `eos_token_id`, `bos_token_id` and `pad_token_id`. A token that is None is skipped.
-        config: the config of the model. If it has a list of end tokens, the new one comes first in the list.
-        generation: the generation config, or None. Its end tokens become a list with the new one first.
+        tokenizer: an object with `eos_token_id`, `bos_token_id` and `pad_token_id`. A token that is missing or None is
+            skipped.
+        config: the config of the model. A new end token comes first in a list, or replaces a single end token.
+        generation: the generation config, or None. A new end token comes first, so the end tokens become a list.
     """
     changed = {}
     for name in NAMES:

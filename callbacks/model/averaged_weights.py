@@ -18,17 +18,19 @@ from ...events.capabilities import Capability, Conflict
 from ...events.stages import Stage, order
 
 LOSS_MODULE = "<loss module>."
-"""The start of the names of a loss module's parameters. No parameter of a model starts with it."""
+"""The prefix that the average gives to the names of a loss module's parameters. No name of a model has this prefix."""
 
 
 @dataclass
 class AveragedWeights(Callback):
-    """Holds an average of the weights.
+    """Base class of callbacks that average the floating-point parameters of the model and of a loss module.
 
-    The average replaces the weights during evaluations, in checkpoints, and after training.
+    The average replaces these parameters during evaluations, in the model file of checkpoints, and after training.
+    Buffers are not averaged. The callback state in checkpoints has the trained parameters, so a resumed run continues
+    with the trained parameters. The dtype of the average is float32 or wider.
 
-    Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
-    float32 or wider. A subclass fills `_average`, a dict of name -> tensor, which is empty before the average begins.
+    A subclass calls `begin_average` and `move_average`. These methods fill the dict `_average`: name of a parameter ->
+    average. Before the average begins, the dict is empty.
     """
 
     capabilities = frozenset({Capability.REPLACES_WEIGHTS})
@@ -51,14 +53,17 @@ class AveragedWeights(Callback):
         self._loss_module = next((each for each in attached if isinstance(each, LossModule)), None)
 
     def begin_average(self, model: nn.Module) -> None:
-        """Start the average of each weight that has no average yet, at the current value of the weight."""
+        """Start the average of each parameter that has no average yet, at the current value of the parameter."""
         for name, weight in self._floating(model):
             if name not in self._average:
                 # float32 or wider: the changes of the average are too small for half precision.
                 self._average[name] = at_least_float32(weight).clone()
 
     def move_average(self, model: nn.Module, share: float) -> None:
-        """Set average = average + share * (weights - average), with the current weights."""
+        """Set average = average + share * (weights - average), with the current weights.
+
+        `share` is in [0, 1]. A parameter without an average starts its average at its current value.
+        """
         if any(name not in self._average for name, _ in self._floating(model)):
             self.begin_average(model)  # the first batch gave lazy weights their shape
         pairs = ((self._average[name], at_least_float32(weight)) for name, weight in self._floating(model))
@@ -121,7 +126,10 @@ class AveragedWeights(Callback):
             self._trained = {}
 
     def _floating(self, model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yield the floating-point weights of the model and of the loss module, each with its name."""
+        """Yield the name and the data of each floating-point parameter of the model and of the loss module.
+
+        Lazy parameters that have no shape yet are left out.
+        """
         loss = [] if self._loss_module is None else self._loss_module.own_parameters(model)
         for name, weight in (*model.named_parameters(), *((f"{LOSS_MODULE}{name}", weight) for name, weight in loss)):
             if weight.is_floating_point() and not is_lazy(weight):

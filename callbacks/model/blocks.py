@@ -14,7 +14,7 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules without a forward. The model calls their children instead."""
 
 WHOLE = (nn.MultiheadAttention,)
-"""Modules that use the weights of their children without calling them. They are not divided."""
+"""Modules that use the weights of their children without calling the children. No part of such a module is a block."""
 
 Kinds = tuple[str | type[nn.Module], ...]
 """Classes of modules, or their names."""
@@ -23,16 +23,18 @@ Kinds = tuple[str | type[nn.Module], ...]
 def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Module]:
     """Return the blocks of a model, inner blocks before outer ones.
 
-    A module that shares a weight with a module outside of it is not a block.
+    A module without parameters is not a block. A module that shares a weight with another block, or with the rest of
+    the model, is not a block either.
 
     Args:
-        model: the model. It is not a block itself.
+        model: the model. The model itself is not a block.
         wanted: the classes of the blocks, or the names of these classes. Or a number: a block is a module with at least
-            this many weight elements outside of its inner blocks. Default: the classes that a transformers model names
-            in `_no_split_modules`. If a model names none, the members of the outermost `nn.ModuleList`s.
+            this many parameter elements outside of its inner blocks. Default: the classes that a transformers model
+            names in `_no_split_modules`. If the model has no module of these classes: the members of the outermost
+            `nn.ModuleList`s.
 
     Raises:
-        ModelError: if the model has no module of a class in `wanted`.
+        ModelError: if the model has no module of one of the classes in `wanted`.
     """
     if isinstance(wanted, int):
         found = [module for module, _ in _of_size(model, wanted)]
@@ -49,11 +51,11 @@ def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
     """Return the modules of the given classes, outer modules before inner ones.
 
     Args:
-        model: the model. It may be in the result.
+        model: the model. The result may include the model itself.
         kinds: classes, or the names of classes.
 
     Raises:
-        ModelError: if the model has no module of a class. The error gives the nearest name.
+        ModelError: if the model has no module of one of these classes. The error suggests the most similar class name.
     """
     for kind in kinds:
         if not any(_is(module, kind) for module in model.modules()):
@@ -72,7 +74,7 @@ def _is(module: nn.Module, kind: str | type[nn.Module]) -> bool:
 def _class_of(module: nn.Module) -> type:
     """Return the original class of a module.
 
-    FSDP2 replaces the class of a module by a subclass of this class and of `FSDPModule`.
+    FSDP2 replaces the class of a module. The new class is a subclass of `FSDPModule` and of the original class.
     """
     kind, *bases = type(module).__mro__
     return bases[1] if bases[0].__name__ == "FSDPModule" else kind
@@ -91,10 +93,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks inside a module, inner blocks first, each with its own number of weight elements.
+    """Yield the blocks inside a module, inner blocks first, each with the number of its own parameter elements.
 
-    A block is a submodule with at least `least` own elements. The elements of an inner block are not own elements of
-    the outer block. A container, such as `nn.ModuleList`, is not a block.
+    A block is a submodule with at least `least` own elements. The elements of an inner block do not count as own
+    elements of the outer block. A container, such as `nn.ModuleList`, is not a block.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]
@@ -125,7 +127,10 @@ def _collect_owners(
 
 
 def own_modules(block: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
-    """Yield a block and the modules in it, without its inner blocks. `blocks`: all blocks of the model."""
+    """Yield a block and the modules in it, without inner blocks and their modules.
+
+    `blocks` has all blocks of the model.
+    """
     yield block
     for child in block.children():
         if child not in blocks:

@@ -1,4 +1,4 @@
-"""Compute the loss of a causal language model in chunks of tokens, without the logits of all tokens."""
+"""Compute the loss of a causal language model in chunks of tokens, so that the logits of all tokens never exist."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ChunkedCrossEntropy(Callback):
     The callback needs torch 2.13 or later. It needs a transformers model with the loss `ForCausalLMLoss`. It saves the
     most memory if the vocabulary is large, and if a batch has more tokens than the hidden size of the model. In
     training, `outputs.logits` of the model is None. With `bf16=True`, the output layer and the loss compute in float32.
-    This is more exact and slower. The callback raises an error if the weights are in half precision.
+    This is more exact and slower.
 
     Raises:
         ArgumentError: if torch is older than 2.13, if `chunk` is below 1, or if `label_smoothing_factor` is set.
-        ModelError: if the model has another loss, if its output layer is not an `nn.Linear`, or if code reads or
-            changes the logits.
+        ModelError: if the model has another loss or returns a tuple, or if code reads or changes the logits. Also if
+            the output layer is not an `nn.Linear`, has another forward, or has weights in half precision.
     """
 
     stage = Stage.PREPARE
@@ -131,7 +131,11 @@ class ChunkedCrossEntropy(Callback):
         self._undo.append(replace_attribute(model, "_loss_function", loss_in_chunks))
 
     def _without_logits(self, outputs: Any) -> Any:
-        """Return outputs of a training forward without the logits."""
+        """Return the outputs of a training forward with `logits=None`.
+
+        Raises:
+            ModelError: if the outputs are a tuple.
+        """
         if not is_dataclass(outputs):
             raise ModelError(
                 "ChunkedCrossEntropy: the model returns a tuple, whose logits cannot be left out. Set "
@@ -149,9 +153,12 @@ class ChunkedCrossEntropy(Callback):
         shift_labels: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """Return the loss that transformers computes from logits: the summed loss of the tokens, divided by a number.
+        """Return the same loss as transformers: the summed loss of the tokens, divided by `num_items_in_batch`.
 
-        The number is `num_items_in_batch`. If this is None, it is the number of labels that are not `ignore_index`.
+        If `num_items_in_batch` is None, the divisor is the number of labels that are not `ignore_index`.
+
+        Raises:
+            ModelError: if the weights of the output layer are in half precision.
         """
         if shift_labels is None:
             shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
@@ -192,7 +199,7 @@ class ChunkedCrossEntropy(Callback):
 
 
 def _is_usual(loss: Any) -> bool:
-    """Return whether transformers defines this loss function for causal language models."""
+    """Return whether `loss` is the function `ForCausalLMLoss` of transformers."""
     name, module = getattr(loss, "__name__", ""), getattr(loss, "__module__", None) or ""
     return name == "ForCausalLMLoss" and module.partition(".")[0] == "transformers"
 
@@ -200,7 +207,8 @@ def _is_usual(loss: Any) -> bool:
 def _name_of(kind: type) -> str:
     """Return the name of a class, for an error.
 
-    For a class `Linear`, the name includes the Python module, because libraries of adapters have a class `Linear` too.
+    If the class is called `Linear`, the name includes the Python module, because libraries of adapters also have a
+    class `Linear`.
     """
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__name__ == "Linear" else kind.__name__
 
@@ -208,7 +216,7 @@ def _name_of(kind: type) -> str:
 def _divided(total: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
     """Return a sum of losses divided by the number of items. For 0 items, return NaN, with gradients of zero.
 
-    The loss of transformers has these gradients too. A plain division by zero would give gradients of NaN.
+    The loss of transformers is also NaN with gradients of zero. A plain division by zero would give gradients of NaN.
     """
     nothing = items == 0
     return total / items.masked_fill(nothing, 1) + torch.zeros_like(total).masked_fill(nothing, torch.nan)

@@ -24,7 +24,7 @@ from .blocks import CONTAINERS, Kinds, blocks_of, modules_of
 logger = logging.getLogger(__name__)
 
 BLOCKS = "blocks"
-"""The value of `regions` that stands for the blocks that the model names or lists."""
+"""The value of `regions` that selects the blocks that `blocks_of` finds."""
 
 
 @dataclass
@@ -32,21 +32,21 @@ class Compile(Callback):
     """Compiles the model with `torch.compile` at the first batch.
 
     Set `torch_compile=True`, or add `Compile(mode="max-autotune")` to the callbacks. The names of the weights do not
-    change, so a run with `Compile` resumes a checkpoint of a run without it. After the run the model is no longer
-    compiled.
+    change, so a run with `Compile` can resume a checkpoint of a run without `Compile`. After the session, the model is
+    no longer compiled.
 
     If a model has many equal blocks, such as the layers of a transformer, compilation is faster block by block. Use
     `Compile(regions="blocks")`, or pass the class of the blocks: `Compile(regions=(Block,))`. The blocks share the
     compiled code. The code between the blocks is not compiled.
 
-    The first step of a session takes longer, because the model is compiled in this step. The run logs the seconds of
-    this step at level INFO. In the first evaluation, the model is compiled again, because an evaluation computes no
+    The first step of a session takes longer, because the model is compiled in this step. The callback logs the seconds
+    of this step at level INFO. In the first evaluation, the model is compiled again, because an evaluation computes no
     gradients.
 
     Raises:
-        ArgumentError: if the backend, the mode or a text in `regions` is unknown.
-        ModelError: if the model has no module of a class in `regions`, or if the callback finds no blocks for
-            `"blocks"`.
+        ArgumentError: if the backend or the mode is unknown, or if `regions` is a text other than `"blocks"`.
+        ModelError: if the model has no module of a class in `regions`, if such a class has no forward, or if the
+            callback finds no blocks for `"blocks"`.
     """
 
     stage = Stage.PREPARE
@@ -55,10 +55,10 @@ class Compile(Callback):
     backend: str = "inductor"
     """A name in `torch.compiler.list_backends()`. To find errors, use `eager` or `aot_eager`."""
     mode: str | None = None
-    """The mode: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. Only the backend
-    `inductor` has modes."""
+    """The mode: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. None: `default`. Only the
+    backend `inductor` has modes."""
     dynamic: bool | None = None
-    """Whether to compile for dynamic shapes. Then inputs of a new shape need no new compilation. None: PyTorch
+    """Whether to compile for dynamic shapes. With True, inputs of a new shape need no new compilation. None: PyTorch
     decides."""
     regions: Kinds | str = ()
     """The classes of the modules to compile, or the names of these classes. Each such module is compiled separately.
@@ -141,8 +141,8 @@ class Compile(Callback):
 def _call_of(module: nn.Module) -> Callable[..., Any]:
     """Return a function that calls a module.
 
-    `module.compile()` compiles nothing, without a message, if the forward is code of torch, as in `nn.Sequential` and
-    `nn.TransformerEncoderLayer`. A function of this file is always compiled.
+    Without this function, torch would silently compile nothing if the forward is code of torch, as in `nn.Sequential`
+    and `nn.TransformerEncoderLayer`. torch always compiles the function of this file.
     """
 
     called: Any = module
@@ -156,8 +156,9 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
 
 
 _CODES: WeakKeyDictionary[type, CodeType] = WeakKeyDictionary()
-"""Class of modules -> the code object of its calls. The modules of a class share compiled graphs. Classes do not share
-a code object, because torch limits the number of graphs per code object."""
+"""Class of modules -> the code object of the functions that `_call_of` returns for this class. Modules with the same
+code object share compiled graphs. Each class has its own code object, because torch limits the number of graphs per
+code object."""
 
 
 def _graphs() -> int:

@@ -1,4 +1,4 @@
-"""Keep an exponential moving average of the weights, and evaluate and save it."""
+"""Average the weights exponentially during training, and evaluate and save the average."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .averaged_weights import at_least_float32 as at_least_float32
 class EMA(AveragedWeights):
     """Averages the weights. After each step, the average becomes decay * average + (1 - decay) * weights.
 
-    Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the trained weights
-    during evaluations, in the model file of checkpoints, and after training. The callback state in checkpoints has the
-    trained weights, so a resumed run continues with them. The dtype of the average is float32 or wider.
+    Use `EMA(decay=0.9999)` for smoother weights at the end of training. The average replaces the trained weights during
+    evaluations, in the model file of checkpoints, and after training. The callback state in checkpoints has the trained
+    weights, so a resumed run continues with the trained weights. The average covers floating-point parameters, and no
+    buffers. The dtype of the average is float32 or wider.
 
     Raises:
         ArgumentError: if `decay` is outside of [0, 1), if `every` is below 1, or if the run has a second callback that

@@ -14,7 +14,7 @@ from ...events.stages import Stage, order
 class ExportModel(Callback):
     """Writes the trained model to `<output_dir>/export/model.pt2`. PyTorch runs this file without the model's code.
 
-    Set `do_export=True` in the arguments to use it. The callback writes the file at the end of training. With
+    Set `do_export=True` in the arguments to use the callback. The callback writes the file at the end of training. With
     `load_best_model_at_end=True`, the file has the best model. Load the file with `torch.export.load(path).module()`.
     To write the file without training, call `trainer.export_model()`.
 

@@ -1,4 +1,4 @@
-"""Replace the forward of a module, restore it, and recompute the activations of a forward."""
+"""Replace and restore the forward of a module, and recompute the activations of a forward."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..base.module_changes import replace_attribute
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Replace the forward of a module, and return a function that restores it.
+    """Replace the forward of a module, and return a function that restores the old forward.
 
-    `inspect.signature` returns the signature of the old forward for the new one. Copies and pickles of the module have
-    the old forward. Several replacements may be restored in any order.
+    For the new forward, `inspect.signature` returns the signature of the old forward. Copies and pickles of the module
+    have the old forward. Several replacements may be restored in any order.
 
     Args:
         module: the module.
@@ -29,8 +29,8 @@ def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any
     """Return a forward that stores no activations. Backward calls `forward` again to compute the activations.
 
     Args:
-        forward: the forward.
-        **options: options of `torch.utils.checkpoint.checkpoint`. The default of `use_reentrant` is False here.
+        forward: the forward to wrap.
+        **options: options of `torch.utils.checkpoint.checkpoint`. The default of `use_reentrant` is False.
     """
     options = {"use_reentrant": False, **options}
 

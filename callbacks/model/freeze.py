@@ -17,10 +17,13 @@ from ...events.triggers import Trigger, never
 
 
 def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters with a name that starts with a pattern, or matches the pattern as a regular expression.
+    """Return the parameters that a pattern selects, by name.
+
+    A pattern selects a name if the name starts with the pattern, or if the pattern, as a regular expression, matches
+    the start of the name.
 
     Raises:
-        ModelError: for a pattern that matches no name. The error gives the nearest module name.
+        ModelError: if a pattern selects no name. The error suggests the most similar module name.
     """
     named = dict(model.named_parameters())
     found: dict[str, nn.Parameter] = {}
@@ -42,8 +45,8 @@ class Freeze(Callback):
 
     Frozen parameters get no gradient, no update and no weight decay. The optimizer holds the frozen parameters from the
     start of the run, so one schedule applies to all parameters. After the run, each parameter has the `requires_grad`
-    that it had before the run. The patterns match parameters of the model. To freeze parameters of a loss module, call
-    the method `requires_grad_(False)` of these parameters.
+    that it had before the run. The patterns match only parameters of the model. To freeze parameters of a loss module,
+    call the method `requires_grad_(False)` of these parameters.
 
         Freeze("encoder")                                    # the whole run
         Freeze("encoder", until=at(500))                     # train the head for 500 steps, then all weights
@@ -54,10 +57,11 @@ class Freeze(Callback):
     """
 
     patterns: str | tuple[str, ...] = ()
-    """The parameters to freeze. Pass one or several prefixes of parameter names, or regular expressions for the start
-    of parameter names."""
+    """The parameters to freeze: one or several prefixes of parameter names, or regular expressions that match the start
+    of parameter names. Default: no parameters."""
     until: Trigger = field(default_factory=never)
-    """When to unfreeze the parameters, at the end of a step or epoch. Default: never."""
+    """When to unfreeze the parameters. The callback checks the trigger at the end of each step and each epoch. Default:
+    never."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     thawed: bool = field(default=False, init=False)

@@ -23,11 +23,12 @@ from .forwards import recomputed, replace_forward
 class GradientCheckpointing(Callback):
     """Recomputes activations in the backward pass, to save memory.
 
-    Set `gradient_checkpointing=True` in the arguments to use it. The callback calls the method
-    `gradient_checkpointing_enable` or `activation_checkpointing_enable` of the model. Models of transformers have such
-    a method. If your program already enabled checkpointing on the model, the callback changes nothing. If the model has
-    no such method, name the classes of the blocks: `GradientCheckpointing(blocks=(Block,))`. With `blocks`, the
-    callback wraps these blocks, and calls no method of the model.
+    Set `gradient_checkpointing=True` in the arguments to use the callback. The callback calls the method
+    `activation_checkpointing_enable` of the model, or else `gradient_checkpointing_enable`. Models of transformers have
+    such a method. If your program already enabled checkpointing on the model, the callback changes nothing.
+
+    If the model has no such method, name the classes of the blocks: `GradientCheckpointing(blocks=(Block,))`. With
+    `blocks`, the callback replaces the forward of these blocks, and calls no method of the model.
 
     Raises:
         ModelError: if `blocks` is empty and the model has neither method, or if the model has no module of a class in

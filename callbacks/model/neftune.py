@@ -19,9 +19,9 @@ from ..base.module_changes import hook_forward
 
 
 def noisy(embedded: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Return embeddings with uniform noise in +-alpha / sqrt(length * width).
+    """Return the embeddings plus uniform noise in +-alpha / sqrt(length * width).
 
-    Jain et al., arXiv:2310.05914. The operations and random draws are the same as in transformers.
+    Source: Jain et al., arXiv:2310.05914. The operations and the random draws are the same as in transformers.
 
     Args:
         embedded: the embeddings, of shape (batch, length, width).
@@ -79,7 +79,8 @@ def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
 
     Args:
         model: the model.
-        name: the name of the module. None takes `get_input_embeddings()` of the model, or its only `nn.Embedding`.
+        name: the name of the module. None: the result of the model's method `get_input_embeddings()`. A model without
+            this method must have exactly one `nn.Embedding`.
 
     Raises:
         ModelError: if the model has no module of this name. Without a name: if the model has neither

@@ -1,4 +1,4 @@
-"""Keep the activations of chosen blocks in host memory between forward and backward."""
+"""Move the activations of chosen blocks to host memory between forward and backward."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ logger = logging.getLogger(__name__)
 class OffloadActivations(Callback):
     """Copies activations to host memory in forward, and back to the GPU in backward.
 
-    The activations then take no GPU memory between forward and backward. Each step takes longer, because the step
+    Between forward and backward, the activations then need no GPU memory. Each step takes longer, because the step
     copies the activations twice. The copies have the same values, so training reaches the same weights as without the
-    callback. On a CPU the weights are equal bit for bit. Weights and small tensors stay on the GPU. The
-    model must not change in place an activation that backward needs. Without the callback, torch raises an error for
-    such a change. With the callback, torch cannot detect all of these changes.
+    callback. On a CPU, these weights are equal bit for bit. Parameters and small activations stay on the GPU.
+
+    If backward needs an activation, the model must not change this activation in place. Without the callback, torch
+    raises an error for such a change. With the callback, torch cannot detect all of these changes.
 
         OffloadActivations(blocks=(Block,))    # the activations of these blocks
         OffloadActivations()                   # the activations of the whole model
@@ -41,7 +42,7 @@ class OffloadActivations(Callback):
 
     Raises:
         ArgumentError: if `min_bytes` is negative.
-        ModelError: if no module of the model is of a class in `blocks`, or if a class in `blocks` has no forward.
+        ModelError: if the model has no module of a class in `blocks`, or if a class in `blocks` has no forward.
     """
 
     stage = Stage.PREPARE
@@ -58,9 +59,9 @@ class OffloadActivations(Callback):
     """Whether the copies are in pinned host memory. Copies to and from pinned memory are faster. The system cannot swap
     pinned memory out."""
     offloaded_bytes: int = field(default=0, init=False, compare=False)
-    """The number of bytes that the newest step copied to the host."""
+    """The number of bytes that the last step copied to the host."""
     kept_bytes: int = field(default=0, init=False, compare=False)
-    """The number of bytes of small activations that the newest step left on the GPU."""
+    """The number of bytes of small activations that the last step did not copy."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +115,8 @@ class OffloadActivations(Callback):
 
 
 _Saved = tuple[torch.Tensor, torch.device, int | None]
-"""A saved tensor, its device in forward, and its version. A copy has the version None."""
+"""A saved tensor, its device in forward, and its version. torch increases the version with each change in place. For a
+copy in host memory, the version is None."""
 
 
 def _unpack(saved: _Saved) -> torch.Tensor:

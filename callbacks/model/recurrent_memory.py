@@ -1,4 +1,4 @@
-"""Pass an output of the model to its next forward, for models with a recurrent memory."""
+"""Pass an output of the model to the next forward of the model, for models with a recurrent memory."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from .forwards import replace_forward
 
 @dataclass
 class RecurrentMemory(Callback):
-    """Passes one output of the model back to its forward with the next batch, as Transformer-XL and XLNet expect.
+    """Passes one output of a forward, the memory, to the next forward, as Transformer-XL and XLNet expect.
 
-    Set `past_index=1` in the arguments to use it. If the parameter of your model is not called `mems`, add the callback
-    yourself: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
-    after each evaluation. No gradient flows through the memory. In a single process, checkpoints save the memory, and a
-    resume with the same batch size restores it. With several ranks, each rank has its own memory, and a resumed run
-    starts with an empty memory.
+    Set `past_index=1` in the arguments to use the callback. If the parameter of your model is not called `mems`, add
+    the callback yourself: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and
+    before and after each evaluation. No gradient flows through the memory.
 
-    The id of the callback is `CarryPast`, the former name of the class. Checkpoints use this name too.
+    With a single process, checkpoints contain the memory. A resumed run restores the memory if the batch size is the
+    same. With several ranks, each rank has its own memory, and a resumed run starts with an empty memory.
+
+    The id of the callback is `CarryPast`, another name of the class. Checkpoints use this name too.
 
     Raises:
-        ArgumentError: for an index below 1.
-        ModelError: if the model's forward does not take the memory, or the model has no output of this index.
+        ArgumentError: if `index` is below 1.
+        ModelError: if the model's forward has no parameter `name`, or if the model has no output `index`.
     """
 
     stage = Stage.PREPARE
     arguments = ("past_index",)
 
     index: int = 1
-    """The index of the output, with the loss counted as output 0. Without labels, the model returns no loss, and the
-    callback uses the index before this one."""
+    """The index of the output that is the memory. The loss is output 0. Without labels, the model returns no loss, and
+    the callback uses `index - 1`."""
     name: str = "mems"
     """The parameter of the model's forward that receives the memory."""
     _memory: Any = field(default=None, init=False, repr=False, compare=False)
@@ -117,4 +118,4 @@ class RecurrentMemory(Callback):
 
 
 CarryPast = RecurrentMemory
-"""The former name of the class."""
+"""Another name of the class `RecurrentMemory`, for older programs and checkpoints."""

@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SWA(AveragedWeights):
-    """Averages the weights of the last part of a run. In the average, all added copies of the weights count equally.
+    """Averages the weights of the last part of a run, with equal shares (stochastic weight averaging).
 
-    The method is called stochastic weight averaging.
+    `SWA(start=0.75, learning_rate=1e-3)` adds the weights to the average at the end of each epoch in the last quarter
+    of the run. In this quarter, the learning rate is constant. The average replaces the weights during evaluations, in
+    the model file of checkpoints, and after training. The callback state in checkpoints has the trained weights, so a
+    resumed run continues with the trained weights. The average covers floating-point parameters, and no buffers.
 
-    `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run.
-    The learning rate is constant in this quarter. The average replaces the weights during evaluations, in the model
-    file of checkpoints, and after training. A checkpoint also holds the trained weights, and a resumed run continues
-    with the trained weights. At the end of training, the callback measures the running statistics of BatchNorm layers
-    again, in one pass over the training data. Paper: arXiv:1803.05407.
+    At the end of training, the callback measures the running statistics of BatchNorm layers again, in one pass over the
+    training data. Paper: arXiv:1803.05407.
 
     Raises:
         ArgumentError: if `start` is not in [0, 1), if `learning_rate` is negative, or if another callback of the run
@@ -43,7 +43,8 @@ class SWA(AveragedWeights):
     start: float = 0.75
     """The share of the steps of the run after which the average begins, in [0, 1)."""
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
-    """When the callback adds the weights to the average. Default: at the end of each epoch."""
+    """When the callback adds the weights to the average, at the end of a step or epoch. Default: at the end of each
+    epoch."""
     learning_rate: float | None = None
     """The learning rate of all parameters after `start`. Default: the rate of the schedule."""
     update_batchnorm: bool = True
@@ -119,7 +120,10 @@ class SWA(AveragedWeights):
 
 @torch.no_grad()
 def measure_batchnorm(run: Run) -> None:
-    """Replace the running statistics of BatchNorm layers by the mean over one pass of the training data."""
+    """Replace the running statistics of BatchNorm layers by their means over one pass of the training data.
+
+    The forwards of this pass run in train mode. A model without BatchNorm layers makes no pass.
+    """
     layers = [
         module
         for module in run.model.modules()

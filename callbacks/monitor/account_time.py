@@ -1,4 +1,4 @@
-"""Compare the time of the ranks at the end of a training."""
+"""Collect the step times of all ranks at the end of a training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...events.stages import Stage
 class AccountTime(Callback):
     """At the end of training, collects the median step times of all ranks, for `trainer.costs()`.
 
-    Every trainer has this callback. The callback does nothing in a step.
+    Every trainer has this callback. The callback adds no time to the steps.
     """
 
     stage = Stage.PREPARE

@@ -32,16 +32,16 @@ _SHARDED = "its weights are spread over the ranks. Train with DDP, or on one pro
 
 @dataclass
 class Capsule(Callback):
-    """If a step fails, writes a capsule with its batches, and with the weights and RNG states from before the step.
+    """Writes a capsule if a step fails: the batches of the step, and the weights and RNG states from before the step.
 
     A step fails if its loss or its gradient norm is not finite, or is much larger than usual. A step also fails if its
     forward or backward raises an error. `trainbus rerun CAPSULE` repeats exactly the failed step, and names the first
     module or gradient that is not finite.
 
     On a CPU, every trainer has an automatic `Capsule`. The argument `capsule=False` removes this callback. The argument
-    `capsule=True`, or `Capsule()` in the list of callbacks, adds a `Capsule` that works on every device and in every
-    step. The callback reads the loss of each step. On a CPU, this takes about 40 microseconds per step. On a GPU, each
-    step waits for the device, because the callback reads the loss.
+    `capsule=True`, or `Capsule()` in the list of callbacks, adds a `Capsule` that works on every device and never turns
+    itself off. The callback reads the loss of each step. On a CPU, this takes about 40 microseconds per step. On a GPU,
+    each step waits for the device, because the callback reads the loss.
 
     The callback does not change the training. It writes the capsule before the optimizer updates the weights. Each rank
     writes its own capsule.
@@ -64,17 +64,17 @@ class Capsule(Callback):
     spike: float = 10.0
     """A step fails if its loss or gradient norm is more than this many times the median of the 50 previous steps."""
     limit: int = 2
-    """The largest number of capsules in the output folder, for each rank. New capsules replace only capsules of earlier
-    sessions. After this number of capsules, a session writes no more. If consecutive steps fail, only the first of
-    these steps gets a capsule."""
+    """The largest number of capsules of each rank in the output folder. A session stops writing capsules after this
+    number. New capsules replace only capsules of earlier sessions. If consecutive steps fail, only the first of these
+    steps gets a capsule."""
     max_gigabytes: float = 8.0
     """The largest size of the weights and batches of a capsule, in units of 10^9 bytes. The callback does not write a
     larger capsule. In the automatic callback of a trainer, the value is 1."""
     automatic: bool = False
-    """True: work on a CPU only. Do nothing with sharded weights, `OptimizerInBackward`, `auto_find_batch_size` or
-    hyperparameter search. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20
-    steps. For an automatic callback, a loss or gradient norm is a spike only if it is also above its median over the
-    first 10 steps."""
+    """Whether the callback works only where it costs little. True: the callback works on a CPU only. It does nothing
+    with sharded weights, DeepSpeed, `OptimizerInBackward`, `auto_find_batch_size` or a hyperparameter search. It turns
+    itself off if it takes more than 1 % of the time of the first 20 steps. It counts a loss or gradient norm as much
+    larger than usual only if the value is also above the median over the first 10 steps."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
@@ -117,7 +117,9 @@ class Capsule(Callback):
             handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
-        """Write a capsule. If the write fails, only warn, so that the failure of the step stays visible.
+        """Write a capsule, if this session has written fewer than `limit` capsules.
+
+        If the write fails, the method logs a warning and raises no error, so that the error of the step stays visible.
 
         Args:
             run: the run.
@@ -151,7 +153,10 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete old capsules of this rank: the one in `folder`, and the oldest of earlier sessions above the limit."""
+        """Delete capsules of a rank to make room for a new capsule in `folder`.
+
+        The method deletes `folder`, and the oldest capsules of earlier sessions that exceed the limit.
+        """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime
@@ -162,7 +167,7 @@ class Capsule(Callback):
 
 
 def _described(run: Run, batches: int) -> dict[str, Any]:
-    """Return the part of a capsule's description that does not depend on the failure: samples, ranks, command line.
+    """Return the values of a capsule's description that do not depend on the failure: samples, ranks, command line.
 
     `batches` is the number of batches of the step so far.
     """
@@ -171,7 +176,10 @@ def _described(run: Run, batches: int) -> dict[str, Any]:
 
 
 def command_line() -> dict[str, Any]:
-    """Return how this process was started: the program, its arguments, whether it is a module, the working folder."""
+    """Return how this process was started: program, arguments, working folder, and whether the program is a module.
+
+    In an interactive session, the program is None.
+    """
     main = import_module("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     program = spec.name if spec is not None else file and str(Path(file).resolve())
@@ -179,10 +187,10 @@ def command_line() -> dict[str, Any]:
 
 
 def _is_free(run: Run) -> bool:
-    """Return whether a run can have an automatic capsule without much cost.
+    """Return whether an automatic `Capsule` works in a run.
 
-    The run must compute on a CPU, and no callback may exclude capsules. A run of a search, or a run with
-    `auto_find_batch_size`, has no automatic capsule.
+    The run must compute on a CPU, and no callback may exclude capsules. The run must not be a trial of a hyperparameter
+    search, and must not use `auto_find_batch_size`.
     """
     callbacks = run.bus.subscribers.values()
     excluded = any(
@@ -193,5 +201,5 @@ def _is_free(run: Run) -> bool:
 
 
 def _rank_of(name: str) -> int:
-    """Return the rank in the name of a capsule, such as `step-3-rank-1`."""
+    """Return the rank in the name of a capsule: 1 for `step-3-rank-1`, and 0 for `step-3`."""
     return int(name.partition("-rank-")[2] or 0)

@@ -14,7 +14,7 @@ from ...events.trigger_fields import check_triggers
 from ...events.triggers import Moment, Trigger, every
 
 _TURNED_OFF: list[int] = []
-"""One entry for each open session that turned the collector off."""
+"""One entry for each open session that turned automatic collection off."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class CollectGarbage(Callback):
     stage = Stage.RELEASE
 
     trigger: Trigger = field(default_factory=lambda: every(100))
-    """When to collect, at the end of a step or epoch. Default: every 100 steps."""
+    """When to collect garbage, at the end of a step or epoch. Default: every 100 steps."""
     freeze: bool = True
     """Whether collections skip the objects that exist when training begins (`gc.freeze`). After the session,
     collections include these objects again. If your program called `gc.freeze` earlier, the callback freezes no
@@ -88,7 +88,10 @@ class CollectGarbage(Callback):
 
 
 def _collect_in_fork() -> None:
-    """Turn the collector on in a forked process, such as a data worker, which never reaches `on_step_end`."""
+    """Turn automatic collection on in a forked process, such as a data worker.
+
+    No handler runs in such a process, so the callback cannot collect there.
+    """
     if _TURNED_OFF:
         gc.enable()
 

@@ -18,7 +18,7 @@ class CountFlops(Callback):
 
     Every trainer has this callback. The method `Trainer.floating_point_ops` returns the number of operations of a
     batch. To count the operations of a model of your own, override this method in a subclass of `Trainer`. If the
-    method returns 0, the callback stops counting, so later steps have no extra cost.
+    method returns 0, the callback stops counting for the rest of the session, so later steps have no extra cost.
     """
 
     stage = Stage.MEASURE

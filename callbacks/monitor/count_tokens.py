@@ -21,13 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor:
-    """Return the number of tokens in a batch without padding, as a tensor without dimensions.
+    """Return the number of tokens in a batch that are not padding, as a tensor without dimensions.
 
     Args:
-        batch: the batch. If its `attention_mask` has one value for each token, the result is the sum of the mask. The
-            mask of a packed batch has one value for each pair of tokens, so the function counts by `pad`.
+        batch: the batch. If its `attention_mask` has fewer than 4 dimensions, the result is the sum of the mask. A mask
+            with 4 dimensions, as of a packed batch, has one value for each pair of tokens. The result is then the
+            number of tokens that differ from `pad`, as for a batch without a mask.
         tokens: the main input, of shape (batch, length).
-        pad: the id of the padding token. None counts all tokens.
+        pad: the id of the padding token. None: no token counts as padding.
     """
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if mask is not None and mask.dim() < 4:
@@ -40,19 +41,20 @@ class CountTokens(Callback):
     """Counts the input tokens of all ranks in `state.num_input_tokens_seen`, and logs this number and the speed.
 
     Set `include_num_input_tokens_seen=True`, or add `CountTokens("non_padding")` to the callbacks. The callback adds
-    `num_input_tokens_seen`, `train_runtime` in seconds and `train_tokens_per_second` to the logs of the training. With
-    several ranks, the callback needs one `all_reduce` per batch.
+    `num_input_tokens_seen` to each log. It adds `train_runtime` and `train_tokens_per_second` to each log of the
+    training loss. `train_runtime` is the time since training began in this session, in seconds. The speed counts only
+    the tokens of this session. With several ranks, the callback needs one `all_reduce` per batch.
 
     Raises:
-        ArgumentError: if `which` has another value than `all` and `non_padding`.
+        ArgumentError: if `which` is neither `all` nor `non_padding`.
     """
 
     stage = Stage.MEASURE
     arguments = ("include_num_input_tokens_seen",)
 
     which: Literal["all", "non_padding"] = "all"
-    """`all` counts padding. `non_padding` does not count padding. The `attention_mask` of a batch marks its padding. In
-    a batch without a mask, tokens with the id `pad_token_id` are padding."""
+    """The tokens to count: `all`, or `non_padding` for all tokens except padding. The `attention_mask` of a batch marks
+    its padding. In a batch without a mask, tokens with the id `pad_token_id` of the tokenizer are padding."""
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 

@@ -17,7 +17,7 @@ from ...events.recording.recorder import INSIDE
 logger = logging.getLogger(__name__)
 
 _EVENTS = INSIDE | {"on_step_begin", "on_step_end"}
-"""The events of each step. Handlers of other events, such as `on_log`, may read values."""
+"""The events of each step. Reads by handlers of other events, such as `on_log`, are not counted."""
 
 _READS = frozenset(
     {
@@ -32,15 +32,16 @@ _READS = frozenset(
 def counts_reads(handler: Subscription) -> bool:
     """Return whether `DeviceReads` counts how often a handler reads values of tensors.
 
-    It counts only handlers of events of each step. On a machine without accelerator, it does not count callbacks of
-    trainbus, because some of them read only tensors on the CPU.
+    `DeviceReads` counts only the reads of handlers for the events of each step. On a machine without an accelerator,
+    `DeviceReads` does not count the reads of trainbus's own callbacks, because some of these callbacks read tensors
+    that are on the CPU of every machine.
     """
     own = type(handler.owner).__module__.startswith("trainbus.")
     return handler.event.name in _EVENTS and (not own or torch.accelerator.is_available())
 
 
 class _Reads(TorchFunctionMode):
-    """Notes each call of a torch function that reads a value, inside of a `with` block."""
+    """A context manager that lists each call, inside its `with` block, of a torch function that reads a value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class DeviceReads:
     def call(self, label: str, handler: Callable[[], Any]) -> Any:
         """Call a handler, count its reads under `label`, and return its result.
 
-        Reads of other handlers that this handler causes to run count under the same label.
+        If the handler causes other handlers to run, their reads count under the same label.
         """
         if self._entered:
             return handler()
@@ -82,7 +83,7 @@ class DeviceReads:
                 self.counts[label] += len(reads.found)
 
     def report(self, steps: int) -> None:
-        """Log how often each handler read values in the last `steps` steps, and set all numbers to 0."""
+        """Log a warning for each handler that read values in the last `steps` steps, and set all counts to 0."""
         counts, self.counts = self.counts, Counter()
         for label, count in counts.most_common():
             logger.warning("%s read values of tensors %d times in %d steps.", label, count, steps)
@@ -100,7 +101,7 @@ def _warn(label: str, read: str) -> None:
 def _reads(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Return whether a call of the torch function `name` reads values of a tensor on an accelerator.
 
-    If the machine has no accelerator, tensors on the CPU count instead.
+    If the machine has no accelerator, return whether the call reads values of a tensor on the CPU.
     """
     if not any(_on_device(value) for value in args):
         return False
@@ -126,7 +127,7 @@ def _on_device(value: Any) -> bool:
 
 
 def _place() -> str:
-    """Return the file and the line of the first caller outside of torch."""
+    """Return the file and the line of the first caller outside of torch, as `<file>:<line>`."""
     frame = sys._getframe(2)
     while frame.f_back is not None and "/torch/" in frame.f_code.co_filename.replace("\\", "/"):
         frame = frame.f_back

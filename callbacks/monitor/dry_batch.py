@@ -1,4 +1,4 @@
-"""Check a training before its first step, at the largest batch."""
+"""Check a training before its first step, optionally with the largest batch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DryBatch(Callback):
-    """Checks a training before its first step. The callback logs each finding as a warning.
+    """Checks a training before its first step, and logs each finding as a warning.
 
     By default, every trainer has a `DryBatch` with `forward=False`, which reads no sample and calls no function of
-    yours. It checks that the optimizer has all trainable parameters, and that the evaluations measure all metrics that
-    callbacks read. This check takes about one microsecond per parameter tensor.
+    yours. This callback checks that the optimizer has all trainable parameters, and that the evaluations measure all
+    metrics that callbacks read. The check takes about one microsecond per parameter tensor.
 
     With `dry_batch=True`, or with `DryBatch()` in the list of callbacks, the callback also reads the largest batch and
-    runs forward and backward. It prints shapes, loss, GPU memory, and the shares of masked labels, padding and
-    truncated samples. After that, the callback restores weights, buffers, modes, attributes, gradients and RNG states.
-    With and without the callback, the training is the same, bit for bit.
+    runs forward and backward. The callback prints shapes, loss, GPU memory, and the shares of masked labels, padding
+    and truncated samples. Then the callback restores weights, buffers, modes, attributes, gradients and RNG states. The
+    training is the same as without the callback, bit for bit.
 
     Raises:
         ArgumentError: if the largest batch does not fit in memory.
@@ -46,7 +46,8 @@ class DryBatch(Callback):
     """True: read the largest batch, and run the model on this batch. False: read no sample, and call no function of
     yours."""
     silent: bool | None = None
-    """True: print no report, but log warnings. False: print the report. None: `disable_tqdm` and `log_level` decide."""
+    """Whether to print no report. Findings are logged as warnings in any case. None: True if `disable_tqdm` is True, or
+    if the log level is above `warning`."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)
@@ -60,7 +61,7 @@ class DryBatch(Callback):
         return None if args.dry_batch is False else cls(forward=args.dry_batch is True)
 
     def look(self, run: Run) -> DryBatchReport:
-        """Check a training that begins, and return the report."""
+        """Check the training that begins, and return the report."""
         return run.services.dry_batch(self.forward, list(_metrics_of(run)))
 
     def on_train_begin(self, run: Run) -> None:
@@ -83,10 +84,11 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def _metrics_of(run: Run) -> Iterator[str]:
-    """Yield the names of the metrics that callbacks or `metric_for_best_model` read from planned evaluations.
+    """Yield the full names of the metrics that the evaluations must measure.
 
-    A metric that a handler of the user or an additional `Evaluate` may measure is left out. A run without planned
-    evaluations gives no name.
+    These are the metrics that callbacks of trainbus read, and `metric_for_best_model`. If a handler of the user or an
+    additional `Evaluate` may measure a metric, the metric is left out. If no callback plans evaluations, the function
+    yields nothing.
     """
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS):

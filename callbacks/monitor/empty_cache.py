@@ -19,8 +19,8 @@ class EmptyCache(Callback):
     """Calls `torch.cuda.empty_cache()` when `trigger` is due, to reduce fragmentation of GPU memory.
 
     Each call makes training slower. Use the callback if training runs out of memory after many steps with batches of
-    different sizes. Set `torch_empty_cache_steps=50`, or add `EmptyCache(every(50))` to the callbacks. Without a GPU,
-    the callback does nothing.
+    different sizes. Set `torch_empty_cache_steps=50`, or add `EmptyCache(every(50))` to the callbacks. Without a CUDA
+    GPU, the callback does nothing.
     """
 
     stage = Stage.RELEASE

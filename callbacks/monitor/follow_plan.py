@@ -25,27 +25,29 @@ _COMPARED = ("log", "evaluate", "save", "stop")
 class FollowPlan(DecisionRecorder):
     """Compares the run with a preview file, and warns at the first difference in a log, evaluation, save or stop.
 
-    The callback also compares the learning rate of each log, without a tolerance.
+    The callback compares the step of each log, evaluation, save and stop, and the callbacks that requested it. It also
+    compares the learning rate of each log, without a tolerance. It does not compare deletions of checkpoints. After the
+    first difference, it compares nothing more. In a resumed run, it compares only the steps after the checkpoint.
 
-    Set `plan="plan.json"` in the arguments to use it. The command `trainbus preview PROGRAM --out plan.json` writes the
-    file. In a program, call `Path("plan.json").write_text(trainer.preview().to_json())`. The callback does not compare
-    deletions of checkpoints.
+    Set `plan="plan.json"` in the arguments to use the callback. The command `trainbus preview PROGRAM --out plan.json`
+    writes the file. In a program, call `Path("plan.json").write_text(trainer.preview().to_json())`.
 
     Raises:
-        ArgumentError: if the file is not a preview.
+        ArgumentError: if the file cannot be read, or is not a preview.
     """
 
     arguments = ("plan",)
 
     path: str = "plan.json"
-    """The path of the preview file."""
+    """The path of the preview file. A relative path starts at the working directory."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)
     _rows: Rows = field(default_factory=Rows, init=False, repr=False, compare=False)
     _since: int = field(default=0, init=False, repr=False, compare=False)
     _log: Row | None = field(default=None, init=False, repr=False, compare=False)
-    """The planned row of the log in progress. Its values are known after the row."""
+    """The planned row of the log in progress. `on_log` compares the learning rate in this row. None: `on_log` compares
+    nothing."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> FollowPlan | None:

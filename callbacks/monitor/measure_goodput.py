@@ -1,4 +1,4 @@
-"""Record the time of each session of a run, so that its goodput over restarts is known."""
+"""Record the times of each session of a run, to compute the goodput of the run over restarts."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from ..base.line_file import LineFile
 logger = logging.getLogger(__name__)
 
 GROWTH = 0.01
-"""A heartbeat waits for this share of the session's length, so that the file stays small in a long session."""
+"""The shortest time between two heartbeats, as a share of the length of the session so far. In a long session, the
+heartbeats become rare, so the file stays small."""
 IMPORTED = time.time()
 
 
 @dataclass
 class MeasureGoodput(Callback):
-    """Measures the goodput: appends the times of each session to `goodput.jsonl` in the output folder.
+    """Appends the times of each session to `goodput.jsonl` in the output folder, to measure the goodput of the run.
 
     The goodput is the time of the kept steps, divided by the time of all sessions. A step is lost if the run resumes
     from an earlier step. All other steps are kept. `trainbus status` and the report show the goodput.
 
     Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint writes no file. The
     callback writes a line when training begins, at each save, and when training ends. Between these lines, a thread
-    writes heartbeats. A heartbeat is a line that says that the session still runs. The steps do not wait for the
-    thread. If the process is killed, only the time after the newest heartbeat is missing in the file.
+    writes heartbeats. A heartbeat is a line with the current step and time, which shows that the session still runs.
+    The steps do not wait for the thread. If the process is killed, the file lacks only the time after the last line.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -50,8 +51,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. In a long session, the time between two heartbeats is 1 %
-    of the length of the session so far."""
+    """The shortest time between two heartbeats, in seconds. If 1 % of the length of the session so far is longer, this
+    longer time passes between two heartbeats."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -119,7 +120,7 @@ class MeasureGoodput(Callback):
             self._write(run, what, **{name: round(parts[name] - self._before[name], 3) for name in MEASURED}, **more)
 
     def _write(self, run: Run, what: str, **more: Any) -> None:
-        """Append a record. It may run on the thread of the heartbeats."""
+        """Append a record to the file, if the file is open. The thread of the heartbeats calls this method too."""
         seconds = round(time.monotonic() - self._began, 3)
         record = {"session": self._id, "what": what, "step": run.state.global_step, "seconds": seconds, **more}
         file = self._file
@@ -140,8 +141,8 @@ def _end_of(error: BaseException | None) -> str:
 def _parts(run: Run) -> dict[str, float]:
     """Return the seconds that this session spent in evaluations, in saves, and in waits for data or other ranks.
 
-    The timeline measures the parts of only one in seven steps without logs, evaluations or saves. So `waiting` is an
-    estimate.
+    `waiting` is an estimate: of the steps without logs, evaluations or saves, the timeline measures only one in seven
+    in detail.
     """
     timeline = run.bus.timeline
     parts = timeline.sums().parts
@@ -156,8 +157,8 @@ _known_session = [False]
 def _began_of_session() -> float:
     """Return when the current session began, in seconds since 1970.
 
-    The first session of a program begins with its process, so that imports and the preparation of data count. All other
-    sessions begin now: a later session of the program, and each session in a notebook or at a prompt.
+    The first session of a program begins with the process, so that imports and the preparation of data count. A later
+    session of the program begins now. In a notebook or at a prompt, each session begins now.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
@@ -165,7 +166,7 @@ def _began_of_session() -> float:
 
 
 def began_of_process() -> float:
-    """Return when this process began, in seconds since 1970. Outside of Linux: when trainbus was imported."""
+    """Return when this process began, in seconds since 1970. Outside of Linux: when this module was imported."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from ...events.callback import Callback
 from ...events.stages import Stage
 
 PLACES = ("cpu", "gpu")
-"""The parts of the metrics' names for host memory and GPU memory."""
+"""The words for host memory and GPU memory in the names of the metrics."""
 
 
 @dataclass
@@ -33,10 +33,11 @@ class MemoryMetrics(Callback):
       allocated on the GPU, if the machine has a GPU;
     - `init_mem_...`: the same values for the construction of the trainer. Only the first metrics of a trainer have
       these values;
-    - `before_init_mem_...`: the memory that was in use before the construction. Only the first metrics of a trainer
-      have these values.
+    - `before_init_mem_...`: the memory in use when the callback was built. Only the first metrics of a trainer have
+      these values.
 
-    Each measurement runs the garbage collector.
+    On macOS, the host memory is the peak since the process began. On Windows, the metrics lack the host memory. Each
+    measurement runs the garbage collector.
     """
 
     stage = Stage.MEASURE
@@ -97,9 +98,10 @@ class MemoryMetrics(Callback):
 
 
 def memory_now() -> dict[str, int]:
-    """Return the memory in use and its peak since `forget_peak`, in bytes.
+    """Return the memory in use, and the peak since the last call of `forget_peak`, in bytes.
 
-    The keys are `cpu` and `cpu_peak`, and also `gpu` and `gpu_peak` if there is a GPU.
+    The keys are `cpu` and `cpu_peak`, and also `gpu` and `gpu_peak` if there is a CUDA GPU. On Windows, the dict lacks
+    `cpu` and `cpu_peak`.
     """
     used = _host_memory()
     if torch.cuda.is_available():
@@ -110,7 +112,7 @@ def memory_now() -> dict[str, int]:
 def forget_peak() -> None:
     """Reset the peaks that `memory_now` returns.
 
-    Only Linux can reset the peak of the host. On other systems, the peak counts from the start of the process.
+    Only Linux can reset the peak of the host memory. On other systems, this peak counts from the start of the process.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

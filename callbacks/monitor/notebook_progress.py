@@ -1,4 +1,4 @@
-"""NotebookProgress: a live table of the logged values and a progress bar, in a notebook."""
+"""NotebookProgress: a table of the logged values and a progress bar, both updated in the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...events.state import TrainerState
 from .pace import Pace, pace_of
 
 REFRESH = 0.2
-"""The shortest time between two drawings of the bar, in seconds. A browser cannot draw more often."""
+"""The shortest time between two drawings of the bar, in seconds."""
 
 HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
-"""Logged values without a column. Values whose names end with a text in `_HIDDEN_ENDS` have no column either."""
+"""The names of logged values without a column. Names that end with a text in `_HIDDEN_ENDS` have no column either."""
 _HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
 NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
-"""The values whose column has another name than the value. The names are those in transformers."""
+"""Name of a logged value -> the name of its column, as in transformers. `columns_of` derives all other names."""
 
 
 @dataclass
@@ -35,22 +35,22 @@ class NotebookView:
     step: int = 0
     """The number of completed steps."""
     comment: str = ""
-    """Text beside the bar."""
+    """The text beside the bar."""
     columns: list[str] = field(default_factory=lambda: ["Step"])
     """The names of the columns."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """The rows: column -> value."""
+    """The rows of the table. Each row is a dict: column -> value."""
     evaluated: int | None = None
-    """The number of evaluated batches. None without an evaluation in progress."""
+    """The number of evaluated batches. None: no evaluation is in progress."""
     batches: int | None = None
-    """The number of batches of the evaluation; None if it is unknown."""
+    """The number of batches of the evaluation. None: the number is unknown."""
     pace: Pace = field(default_factory=lambda: Pace(0, 0, 0.0))
-    """The speed and the time that is left."""
+    """The speed and the remaining time of the session."""
     _output: Any = None
     _drawn: float = 0.0
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        """Add values to the row of a step."""
+        """Add values to the row of a step. If the last row is of another step, add a row first."""
         if not values:
             return
         if not self.rows or self.rows[-1]["Step"] != step:
@@ -59,11 +59,11 @@ class NotebookView:
         self.columns += [name for name in values if name not in self.columns]
 
     def due(self) -> bool:
-        """Return whether the last drawing is old enough to draw again."""
+        """Return whether `REFRESH` seconds have passed since the last drawing."""
         return time.monotonic() - self._drawn >= REFRESH
 
     def draw(self) -> None:
-        """Draw the present state."""
+        """Draw the view in the output of the cell. A later call replaces the earlier drawing."""
         ipython = importlib.import_module("IPython.display")  # the kernel has imported it
         self._drawn = time.monotonic()
         shown = ipython.HTML(self.html())
@@ -83,7 +83,7 @@ class NotebookView:
         return text
 
     def timing(self) -> str:
-        """Return the time so far, the time that is left, and the speed, as HTML; empty if the speed is unknown."""
+        """Return the time so far, the remaining time and the speed, as HTML; an empty text before the first step."""
         if self.pace.left is None:
             return ""
         return f"{_clock(self.pace.seconds)} &lt; {_clock(self.pace.left)}, {self.pace.rate:.2f} it/s, "
@@ -92,7 +92,7 @@ class NotebookView:
 class NotebookProgress:
     """A bar and a table of metrics in the output of a notebook cell.
 
-    In a notebook, `Progress` shows them instead of the bars of a terminal.
+    In a notebook, `Progress` uses this class instead of the bars of a terminal.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class NotebookProgress:
         self.view.draw()
 
     def close(self) -> None:
-        """Draw the last state."""
+        """Draw the view a last time, without the bar of an evaluation."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle()
@@ -146,7 +146,10 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a table row: column name -> logged value. Return {} for the summary of a training."""
+    """Return the cells of a table row: column name -> logged value. Return {} if the logs contain `train_runtime`.
+
+    The summary at the end of a training contains `train_runtime`.
+    """
     if "train_runtime" in logs:
         return {}
     return {

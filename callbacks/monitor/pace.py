@@ -1,4 +1,4 @@
-"""The speed of a training session and the time that is left. Only one function reads a run. The others are pure."""
+"""The speed and the remaining time of a training session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...engine.api.costs.verdict import duration
 from ...events.timeline import EVALUATE
 
 TOO_SHORT = 1.0
-"""The length of a session in seconds above which its measured speed is reliable."""
+"""The length of a session, in seconds, from which its measured speed is shown."""
 
 
 @dataclass(frozen=True)
@@ -17,24 +17,27 @@ class Pace:
     """The progress of one session. Steps of earlier sessions do not count."""
 
     steps: int
-    """Completed steps."""
+    """The number of completed steps of the session."""
     remaining: int
-    """Planned steps that are left."""
+    """The number of planned steps that are not done yet."""
     seconds: float
-    """Seconds of the session."""
+    """The length of the session so far, in seconds."""
     evaluating: float = 0.0
-    """Seconds of evaluations in the session."""
+    """The time of the evaluations in the session, in seconds."""
     evaluations: int = 0
-    """Completed evaluations in the session."""
+    """The number of evaluations in the session."""
 
     @property
     def rate(self) -> float:
-        """Steps per second, without the time of evaluations; 0 if unknown."""
+        """Steps per second, without the time of evaluations; 0 before the first step."""
         return self.steps / max(self.seconds - self.evaluating, 1e-9) if self.steps else 0.0
 
     @property
     def evaluations_left(self) -> float:
-        """The seconds of all remaining evaluations, estimated from those of this session; 0 before the first one."""
+        """The expected time of the remaining evaluations, in seconds; 0 before the first evaluation of the session.
+
+        The estimate assumes that evaluations are as frequent and as long as in the session so far.
+        """
         if not self.evaluations:
             return 0.0
         left = self.remaining * self.evaluations // max(1, self.steps)
@@ -42,7 +45,7 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """Seconds to the end, including evaluations; None if unknown."""
+        """The remaining time in seconds, with evaluations; None before the first step."""
         return self.remaining / self.rate + self.evaluations_left if self.rate else None
 
     def __str__(self) -> str:
@@ -55,7 +58,7 @@ class Pace:
 
 
 def pace_of(run: Any) -> Pace:
-    """Return the pace of the present training session."""
+    """Return the pace of the current training session of a run."""
     timeline, state = run.bus.timeline, run.state
     parts = timeline.sums().parts
     return Pace(

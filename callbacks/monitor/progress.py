@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .notebook_progress import NotebookProgress
 
 HIDDEN = ("epoch", "total_flos")
-"""Logged values that a line does not repeat."""
+"""Logged values that a line of values leaves out. The line shows the epoch beside the step."""
 SPEEDS = ("_samples_per_second", "_steps_per_second")
-"""The ends of the names of speeds."""
+"""The suffixes of the names of logged speeds."""
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-"""The format of the bar of a training. Its postfix has the pace of this session."""
+"""The format of the bar of a training. The postfix is the pace of the session."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ class Progress(Callback):
 
     @property
     def draws(self) -> bool:
-        """Whether bars are drawn."""
+        """Whether the callback draws progress bars. False if stderr is closed; otherwise `bar`, or its default."""
         if sys.stderr is None:  # the program was started with a closed stderr
             return False
         return is_terminal(sys.stderr) or in_notebook() if self.bar is None else self.bar
 
     def _table(self) -> NotebookProgress | None:
-        """Return the view of the notebook; None outside of one."""
+        """Return the table for a notebook; None outside of a notebook, or if the callback draws no bars."""
         if self._notebook is None and self.draws and in_notebook():
             from .notebook_progress import NotebookProgress  # few programs run in a notebook
 
@@ -169,23 +169,23 @@ class Progress(Callback):
 
 
 def _new_bar(**options: Any) -> Any:
-    """Return a progress bar of tqdm that fits the width of the terminal. Arguments: those of `tqdm`."""
+    """Return a progress bar of tqdm that fits the width of the terminal. `options` are arguments of `tqdm`."""
     from tqdm.auto import tqdm  # runs without a bar do not need it
 
     return tqdm(dynamic_ncols=True, **options)
 
 
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
-    """Return logged values as one line: the step and epoch, then each value with up to four digits.
+    """Return logged values as one line: the step and epoch, then the name of each value and the value.
 
-    A line with the totals of the training keeps the logged speeds. Any other line leaves them out, because `Progress`
-    adds the speed of the session.
+    A float has four digits, or no decimals from 10,000. A line with the totals of the training contains the logged
+    speeds. All other lines leave the logged speeds out, because `Progress` adds the speed of the session.
 
     Args:
         logs: name -> value.
         state: the state of the trainer.
         widths: name -> the width of the column of this value. The function increases a width if the value needs more
-            space, so that the next lines are aligned with this one.
+            space, so that the next lines are aligned with this line. None: the columns are not aligned.
     """
     whole = "train_runtime" in logs and "loss" not in logs
     if widths is None or whole:
@@ -202,7 +202,7 @@ def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, 
 
 
 LONGEST_VALUE = 100
-"""The most characters of a text in a line."""
+"""The largest number of characters of a text in a line. A longer text is cut."""
 
 
 def _short(value: Any) -> str:

@@ -31,41 +31,41 @@ from ..base.line_file import LineFile, free_name, whole_lines
 logger = logging.getLogger(__name__)
 
 BYTES = 1024
-"""The bytes at each end of a batch that its fingerprint covers."""
+"""The number of bytes that a fingerprint covers at the start of a tensor, and again at its end."""
 
 WORDS = 64
-"""The number of 32-bit words of an RNG state that its fingerprint covers. The generator changes all words from time to
-time, and the position in the words with each draw."""
+"""The number of 32-bit words of an RNG state that a checksum covers. The checksum also covers the position in the
+state, which each draw changes. A generator replaces all words of its state after 624 draws."""
 
 _ORDINARY = INSIDE | {"on_step_begin", "on_step_end"}
-"""The events of a step that share a line."""
+"""The events of a step. If a step has no other events and no flag writes, its events share one line of the file."""
 
 _LINES = 512
-"""The number of buffered records at which they are written to the file."""
+"""If the buffer has this number of records when a step begins, the records are written to the file."""
 
 _LISTED = frozenset({"on_batch", "on_substep_end", "on_gradients"})
-"""The events that a step may have several times."""
+"""The events that a step may have several times. The line of the step has a list of their values."""
 
 _SECONDS = 1.0
-"""The seconds since the last write to the file after which the next record causes a write."""
+"""If this number of seconds has passed since the last write when a step begins, the buffer is written to the file."""
 
 _SAVING = frozenset({"on_snapshot", "on_save"})
-"""The events at which the file is written. A resumed run then has all records from before its checkpoint."""
+"""The events after which the buffer is written at once. The file then has all records from before a checkpoint."""
 
 
 @dataclass
 class Record(Recorder):
-    """Writes every event, every flag (with its author and reason) and the values of the run to `events.jsonl`.
+    """Writes every event, every flag write (with author and reason) and the values of the run to `events.jsonl`.
 
     Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trainbus trace` and `trainbus
     replay` read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the
     records of the steps after its checkpoint. A new run in the same folder renames the file of the earlier run to
-    `events-1.jsonl`.
+    `events-1.jsonl`, or to the next free number.
 
     If `fingerprints` is True, the record of each step contains checksums of the batches and of the RNG states of torch
-    and numpy. The record of each log contains a checksum of the RNG state of Python. `trainbus diff` then finds the
-    first step at which two runs differ in their data or in their random numbers. If the file cannot be written, the run
-    continues with one warning.
+    and numpy. The records of each log and of each start of an epoch contain a checksum of the RNG state of Python.
+    `trainbus diff` then finds the first step at which two runs differ in their data or in their random numbers. If the
+    file cannot be written, the callback logs one warning and stops recording, and the run continues.
     """
 
     arguments = ("record",)
@@ -79,10 +79,10 @@ class Record(Recorder):
     _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)
     _flushed: float = field(default=0.0, init=False, repr=False, compare=False)
     _events: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The events so far of the current step. Empty if the step is not ordinary: if it has an event outside of
-    `_ORDINARY`, or a flag write."""
+    """The events of the current step so far, if one line can hold all of them. After an event outside of `_ORDINARY`,
+    or after a flag write, the list is empty for the rest of the step."""
     _step: Entry = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The line of the current step."""
+    """The record that becomes the line of the current step."""
     _random: RandomStates | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -221,9 +221,9 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Add one record for each event of the current step so far. Call it before another record, such as a flag.
+        """Add one record for each event of the current step so far, and stop collecting the step in a single record.
 
-        If no other record comes inside a step, a single record has all events of the step.
+        The callback calls this method before it adds any other record inside a step, such as a flag write.
         """
         if self._events:
             events, self._events = self._events, []
@@ -260,10 +260,10 @@ class Record(Recorder):
 
 
 _BUFFERS = frozenset({torch.int64, torch.float32, torch.int32, torch.uint8, torch.float64, torch.float16, torch.int16})
-"""The types whose memory numpy can read."""
+"""The dtypes of tensors whose memory numpy can read."""
 
 _LEFT_OUT = ("log_history", "stateful_callbacks", "seconds", "best_model_checkpoint")
-"""The fields of the state that a recording derives from its records."""
+"""The fields of the state that the first line of a recording leaves out."""
 
 
 def _close_quietly(file: LineFile) -> None:
@@ -274,7 +274,7 @@ def _close_quietly(file: LineFile) -> None:
 
 
 def _read_tensors(records: list[Entry]) -> None:
-    """Replace the tensors in records by numbers. Tensors on a device are read together, with one synchronisation."""
+    """Replace the tensors in records by numbers. Tensors on an accelerator are read together, with one wait."""
     places: list[tuple[Any, Any, bool]] = []
     tensors: list[torch.Tensor] = []
     for record in records:
@@ -293,9 +293,11 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a loss or norm to read later; None for a shard, because reading the whole tensor needs all ranks.
+    """Return a loss or norm in a form that can be read later. Return None for a sharded tensor.
 
-    The function copies a tensor on a device, because a compiled step may overwrite the tensor before the read.
+    A read of a sharded tensor would need all ranks.
+
+    The function copies a tensor on an accelerator, because a compiled step may overwrite the tensor before the read.
     """
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value
@@ -317,10 +319,11 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def fingerprint(batch: Any) -> Any:
-    """Return a checksum of the first tensor of a batch: its number of elements, and its first and last bytes.
+    """Return a checksum of the first tensor of a batch.
 
-    For a tensor that is not on the CPU, return only these bytes, as a tensor on the same device. They are read later.
-    Without a tensor, return 0.
+    The checksum covers the number of elements, and the first and last `BYTES` bytes. If the tensor is on an
+    accelerator, return these bytes as a tensor on the same device. `_read_tensors` later computes their checksum. If
+    the batch has no tensor, or if the tensor is sparse or on the meta device, return 0.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
@@ -336,12 +339,12 @@ def fingerprint(batch: Any) -> Any:
 
 
 def _checksum(raw: torch.Tensor, start: int = 0) -> int:
-    """Return a checksum of bytes, shape (bytes,)."""
+    """Return a checksum of a tensor of bytes, of shape (bytes,). `start` is the initial value of the checksum."""
     return zlib.crc32(raw.numpy().data, start & 0xFFFFFFFF)
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """Return the first tensor in a batch of nested lists and dicts; None if there is none."""
+    """Return the first tensor in a batch of nested lists, tuples and dicts; None if the batch has no tensor."""
     if isinstance(batch, torch.Tensor):
         return batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
@@ -349,10 +352,13 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 class RandomStates:
-    """A checksum of the RNG states of torch and numpy."""
+    """Computes a checksum of the RNG states of torch and numpy.
+
+    If numpy's global generator is not the default, MT19937, the checksum does not cover the state of numpy.
+    """
 
     def __init__(self) -> None:
-        """Find the memory that holds the state of numpy's random number generator."""
+        """Find the memory that holds the state of numpy's global generator."""
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
         address = self._generator.ctypes.state_address
         known = isinstance(self._generator, np.random.MT19937)
@@ -360,7 +366,7 @@ class RandomStates:
         self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
 
     def checksum(self) -> int:
-        """Return a checksum of the RNG states of torch and numpy. It changes when one of them draws a random number."""
+        """Return the checksum. The checksum changes when torch or numpy draws from its global generator."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized

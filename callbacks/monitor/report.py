@@ -25,8 +25,8 @@ class Report(Callback):
 
     The page shows the curves of the logged values, and the evaluations, checkpoints, flags, times, arguments and
     callbacks. The page is one file that loads nothing from the network. `trainbus report FOLDER` writes the same page
-    for a run in progress, for a killed run, and for several runs side by side. The callback does nothing during the
-    steps. Rank 0 writes the page. After an error, the failing rank also writes the page.
+    for a run in progress, for a killed run, and for several runs side by side. The callback adds no time to the steps.
+    Rank 0 writes the page. After an error, the failing rank also writes the page.
     """
 
     stage = Stage.PREPARE  # handlers of `on_close` run in reverse order, and all other files are closed before this
@@ -47,7 +47,7 @@ class Report(Callback):
 
 
 def live_values(run: Run) -> dict[str, Any]:
-    """Return the values of a live run that its files do not have."""
+    """Return the values of a run for the report that the files of the run do not contain."""
     ledger = [asdict(entry) for entry in run.control.ledger]
     return {
         "state": {**run.state.to_dict(), "seconds": run.seconds(), "ledger": ledger},

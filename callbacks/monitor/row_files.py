@@ -1,4 +1,4 @@
-"""JsonLines and Csv: the logged rows in a file of the output folder."""
+"""JsonLines and Csv: trackers that write the logged values to a file in the output folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..base.tracker_rows import AXIS
 
 
 class RowFileSession(TrackerSession):
-    """An open file of rows. Each row is one write of a whole line, so that a reader never sees a part of it."""
+    """An open file of rows. Each row is one write of a whole line, so a reader never sees a part of a line."""
 
     def __init__(self, path: Path, run_id: str, upto: float | None) -> None:
         """Open a file.
@@ -31,8 +31,8 @@ class RowFileSession(TrackerSession):
         Args:
             path: the file.
             run_id: the id of the run.
-            upto: for a resumed run, the last step whose rows stay in the file. None for a new run, which renames an
-                earlier file.
+            upto: for a resumed run, the last step whose rows stay in the file. None: the run is new, and an earlier
+                file is renamed.
         """
         self.path, self.run_id = path, run_id
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class RowFileSession(TrackerSession):
         self._file = LineFile(path)
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
-        """Remove from the file an incomplete last line and the rows after step `upto`. Return the rows that stay."""
+        """Remove an incomplete last line and the rows after step `upto` from the file. Return the rows that stay."""
         raise NotImplementedError
 
     def line(self, row: dict[str, Any]) -> str:
@@ -60,7 +60,7 @@ class RowFileSession(TrackerSession):
 
 
 class JsonLinesSession(RowFileSession):
-    """An open file of JSON objects."""
+    """An open file with one JSON object per line."""
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
         lines = whole_lines(self.path)
@@ -112,14 +112,14 @@ class CsvSession(RowFileSession):
 class RowFile(RowTracker):
     """Base class of trackers that write rows to a file, on rank 0.
 
-    A resumed run removes the rows after its checkpoint, and writes them again. A new run in the same folder renames the
-    file of the earlier run to `metrics-1`, `metrics-2` and so on.
+    A resumed run removes the rows of the steps after its checkpoint, and writes these rows again. A new run in the same
+    folder renames the file of the earlier run to `metrics-1`, `metrics-2` and so on, with the same suffix.
     """
 
     filename: ClassVar[str] = ""
     """The name of the file in the output folder."""
     session_class: ClassVar[type[RowFileSession]] = RowFileSession
-    """The class of the open file."""
+    """The class that opens and writes the file."""
 
     path: str | None = None
     """The path of the file. Default: `metrics.jsonl` for `JsonLines` and `metrics.csv` for `Csv`, in the output
@@ -176,7 +176,11 @@ class Csv(RowFile):
 
 
 def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[dict[str, Any]]:
-    """Return the rows before the first one after step `upto`."""
+    """Return the rows before the first row whose step is above `upto`.
+
+    Raises:
+        ValueError: if a row has no step.
+    """
     try:
         return list(takewhile(lambda row: float(row[AXIS]) <= upto, rows))
     except (KeyError, TypeError, ValueError) as error:
@@ -186,6 +190,6 @@ def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as the text of a CSV cell. A row is one line, so text with line breaks is written as JSON."""
+    """Return a value for a CSV cell. Lists, dicts and texts with line breaks become JSON, so a row is one line."""
     breaks = isinstance(value, str) and ("\n" in value or "\r" in value)
     return json.dumps(value, ensure_ascii=False) if breaks or isinstance(value, (dict, list)) else value

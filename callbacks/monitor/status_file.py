@@ -40,9 +40,10 @@ logger = logging.getLogger(__name__)
 CALLBACKS = 20
 """The largest number of callbacks in the file. The file has the slowest callbacks, the slowest first."""
 DECISIONS = 10
-"""The number of the newest entries of the ledger that the file holds."""
+"""The largest number of ledger entries in the file. The file has the newest entries."""
 DETAILS: tuple[tuple[str, Any], ...] = (("decisions", []), ("costs", None), ("metrics", {}))
-"""The fields that the file may leave empty if the disk is full, and their empty values. The first ones go first."""
+"""The fields that become empty if the disk is full, each with its empty value, in the order in which they become
+empty."""
 CUT = "..."
 """The end of a reason that is cut because the disk is full."""
 LONGEST_CHARACTER = 12
@@ -63,15 +64,15 @@ class StatusFile(Callback):
     - `preempted`: a signal stopped the run;
     - `failed`: an error ended the run.
 
-    The file also holds the steps per second and the costs of this session, the newest value of each metric, and the
-    newest entries of the ledger. Until a resumed session has trained a step, the file keeps the speed, the costs and
-    the metrics of the session before it.
+    The file also has the steps per second and the costs of this session, the newest value of each metric, and the
+    newest entries of the ledger. Until a resumed session has trained a step, the file has the speed, the costs and the
+    metrics of the previous session.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
 
-    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, it
-    leaves out the decisions, the costs and the metrics, in this order.
+    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, the
+    callback leaves out the ledger entries, the costs and the metrics, in this order, and then cuts the reason.
     """
 
     on_error = "warn"
@@ -79,7 +80,7 @@ class StatusFile(Callback):
     name: str = NAME
     """The name of the file in the output folder."""
     seconds: float = 5.0
-    """After a write, the callback writes no logged values for this number of seconds."""
+    """The shortest time, in seconds, from any write to a write because of logged values."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
@@ -159,7 +160,7 @@ class StatusFile(Callback):
             return False
 
     def _read(self, run: Run) -> dict[str, Any]:
-        """Return the content of the file; {} if there is none, or if it cannot be read."""
+        """Return the content of the file; {} if the file does not exist or cannot be read."""
         try:
             content = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -185,9 +186,9 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path) -> None:
-        """Find and store the newest undamaged checkpoint. Read only checkpoints that are new since the last call.
+        """Find the newest undamaged checkpoint, and store its path. Check only checkpoints that are new or changed.
 
-        A folder may hold thousands of checkpoints. Reading all of them at each save would make each save slower.
+        A folder may hold thousands of checkpoints. If each save checked all of them, saves would become slower.
         """
         seen, former = _checkpoints_in(folder), self._seen
         if seen == former:
@@ -242,7 +243,7 @@ def _best(run: Run) -> dict[str, Any] | None:
 
 
 def _short(costs: Costs) -> dict[str, Any]:
-    """Return the costs with the slowest callbacks only."""
+    """Return the costs as a dict, with the `CALLBACKS` slowest callbacks only."""
     values = costs.to_dict()
     return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 
@@ -272,8 +273,8 @@ def preempted_by(signal: str, stopped: str) -> str:
 def replace(path: Path, values: dict[str, Any]) -> None:
     """Write values to a JSON file atomically: a reader sees either the old or the new content.
 
-    If the disk is full, overwrite the file in place: this needs no free space. A reader of this moment may see a
-    mixture of the old and the new content.
+    If the disk is full, overwrite the file in place, because this needs no free space. During this write, a reader may
+    see a mixture of the old and the new content.
 
     Raises:
         OSError: if the file cannot be written.
@@ -295,7 +296,7 @@ def replace(path: Path, values: dict[str, Any]) -> None:
 
 
 def _largest_file() -> float:
-    """Return the number of bytes that a file may have by `ulimit -f`; infinity without a limit."""
+    """Return the largest size of a file in bytes that `ulimit -f` allows; infinity without a limit."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -309,10 +310,10 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 
 def _shortened(values: dict[str, Any], size: int) -> bytes:
-    """Return values as JSON of at most `size` bytes. Leave out details, and then the end of the reason.
+    """Return values as JSON of at most `size` bytes. If necessary, leave out details, and then the end of the reason.
 
     Raises:
-        OSError: if they need more bytes nevertheless.
+        OSError: if the shortest form of the values needs more than `size` bytes.
     """
     data = _encoded(values)
     for name, empty in DETAILS:

@@ -21,16 +21,16 @@ from ...events.composition import providers
 from ...events.stages import Stage, order
 
 PARTS = 5
-"""The number of parts of the training time that the closing lines name, the longest first."""
+"""The largest number of parts of the training time in the closing lines, the longest first."""
 CHECKPOINTS = 4
-"""The number of checkpoints that the closing lines name. They name the last ones."""
+"""The largest number of checkpoints in the closing lines. The closing lines name the newest checkpoints."""
 
 
 @dataclass
 class Summary(Callback):
     """Prints facts about the run when training begins, and results when training ends. Only rank 0 prints.
 
-    Every trainer has a `Summary`. To turn its lines off, set `disable_tqdm=True`, or a log level above `warning`.
+    Every trainer has a `Summary`. To print nothing, set `disable_tqdm=True`, or a log level above `warning`.
     """
 
     stage = Stage.REPORT

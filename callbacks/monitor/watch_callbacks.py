@@ -1,4 +1,4 @@
-"""Find handlers that make forbidden changes: change weights, recurse, block, draw random numbers."""
+"""Find handlers that change weights or modes, recurse, block, draw random numbers or read values from the device."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .device_reads import DeviceReads
 logger = logging.getLogger(__name__)
 
 _READING = (Stage.MEASURE, Stage.DECIDE, Stage.REPORT)
-"""The stages whose handlers do not change the model."""
+"""The stages whose handlers must not change the model."""
 _OBSERVING = (Stage.MEASURE, Stage.REPORT)
-"""The stages whose handlers do not draw random numbers."""
+"""The stages whose handlers must not draw random numbers."""
 
 _EVALUATING = frozenset(
     {"on_evaluate_begin", "on_prediction_step", "on_evaluate_dataset", "on_evaluate", "on_evaluate_end", "on_predict"}
@@ -43,16 +43,16 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler. The callback raises an error that names a handler if the handler makes a forbidden change.
+    """Watches each handler, and raises an error that names the handler if the handler breaks a rule.
 
     Use `WatchCallbacks` while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the
-    callbacks. The callback copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an error
-    for a handler that
+    callbacks. `WatchCallbacks` copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an
+    error for a handler that
 
     - runs during an evaluation in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights;
     - runs in the stage MEASURE, DECIDE or REPORT, and changes the grad mode, or the train or eval mode of a module;
     - runs in the stage MEASURE or REPORT, and draws from the global random generators of Python, NumPy or torch;
-    - announces its own event again and again, directly or through other handlers.
+    - recurses more than `depth` levels deep, because it announces its own event, directly or through other handlers.
 
     `WatchCallbacks` logs a warning for a handler that
 
@@ -61,10 +61,11 @@ class WatchCallbacks(Callback):
     - reads values of tensors in the events of each step, for example with `.item()`. The warning shows the line of the
       code. On a GPU, the step waits for each read. The warning is also logged on a machine without a GPU.
 
-    If `WatchCallbacks` raises an error, the field `on_error` of the callback with the handler decides what happens.
+    The field `on_error` of the callback with the handler decides what follows an error of `WatchCallbacks`.
 
     Raises:
-        ArgumentError: if `slow_after` or `depth` is not positive.
+        ArgumentError: if `slow_after` is not positive, or if `depth` is below 1.
+        HandlerError: when a handler breaks a rule.
     """
 
     stage = Stage.PREPARE
@@ -106,7 +107,7 @@ class WatchCallbacks(Callback):
             self._ends.set()
 
     def _watched(self, found: Subscription) -> Subscription:
-        """Return the handler with checks around each of its calls."""
+        """Return a handler that checks each call of the handler `found`. A handler of this callback stays unchanged."""
         if found.owner is self:
             return found
         call, counts_reads = found.call, device_reads.counts_reads(found)

@@ -22,15 +22,15 @@ from .watch_numbers import tensors_in
 
 @dataclass
 class WatchModules(Callback):
-    """Logs statistics of each module that directly owns weights, at the steps of a trigger.
+    """Logs statistics of each module that directly owns parameters, at the steps of a trigger.
 
     - `gradients/<module>`: the norm of the gradients, before clipping;
-    - `weights/<module>`: the norm of the weights;
-    - `activations/<module>/mean`, `/std` and `/max`: the statistics of the newest output of the module. `max` is the
-      largest magnitude.
+    - `weights/<module>`: the norm of the parameters, before the update;
+    - `activations/<module>/mean`, `/std` and `/max`: the statistics of the module's last output in the step. `max` is
+      the largest magnitude. If an output has several floating-point tensors, the first tensor counts.
 
-    A step without a measurement has almost no extra cost. `WatchModules(every(100), modules="encoder")` watches the
-    modules with names that start with `encoder`.
+    The parameters of inner modules do not count for an outer module. A step without a measurement has almost no extra
+    cost. `WatchModules(every(100), modules="encoder")` watches the modules with names that start with `encoder`.
 
     Raises:
         ArgumentError: if `trigger` is not a trigger, or is a trigger in epochs.
@@ -48,9 +48,9 @@ class WatchModules(Callback):
     """Which modules to watch, as a regular expression that matches the start of the module names. Default: all
     modules."""
     gradients: bool = True
-    """Whether to log the norms of gradients and weights."""
+    """Whether to log the norms of gradients and parameters."""
     activations: bool = True
-    """Whether to log the statistics of the outputs."""
+    """Whether to log the statistics of the outputs of the modules."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -118,7 +118,7 @@ class WatchModules(Callback):
 
 @torch.no_grad()
 def total_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of all elements of several tensors together."""
+    """Return the L2 norm of all elements of all tensors together, as a tensor without dimensions."""
     norms = [torch.linalg.vector_norm(tensor.detach().float()) for tensor in tensors]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total

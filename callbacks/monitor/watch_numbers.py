@@ -1,4 +1,4 @@
-"""Find the first layer whose weights or output are not finite."""
+"""Find the first module whose weights or output are not finite."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..base.module_changes import hook_forward
 
 @dataclass
 class WatchNumbers(Callback):
-    """Checks the weights and the output of each layer, and raises an error at the first value that is not finite.
+    """Checks the parameters and the output of each module, and raises an error at the first value that is not finite.
 
-    Use it to debug a run with a NaN loss: set `debug="underflow_overflow"`, or add `WatchNumbers()` to the callbacks.
-    The callback reads every number of every layer, so the run is several times slower. The error lists the weights,
-    inputs and outputs that the callback checked just before the failure. If the input of the failing layer is not
-    finite, the cause is in the module that calls the layer.
+    Use the callback to debug a run with a NaN loss: set `debug="underflow_overflow"`, or add `WatchNumbers()` to the
+    callbacks. The callback reads every number of every module, so the run is several times slower. The error lists the
+    parameters, inputs and outputs that the callback read just before the failure. If an input of the failing module is
+    not finite, the cause is in the code that calls the module.
 
     Raises:
         ArgumentError: if `shown` is below 1.
@@ -38,8 +38,8 @@ class WatchNumbers(Callback):
     arguments = ("debug",)
 
     shown: int = 20
-    """The number of weights, inputs and outputs that the error lists. The error shows the smallest and largest
-    magnitude of each."""
+    """The largest number of parameters, inputs and outputs that the error lists. The error shows the smallest and the
+    largest magnitude of each tensor."""
     _seen: deque[str] = field(default_factory=deque, init=False, repr=False, compare=False)
     _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -81,7 +81,7 @@ class WatchNumbers(Callback):
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return all tensors in nested data, except `MissingLogits`, which have no values."""
+    """Return all tensors in nested data, except tensors of the class `MissingLogits`, which have no values."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
     return [each for each in found if not isinstance(each, MissingLogits)]

@@ -20,7 +20,7 @@ from ...events.timeline import DATA, EVALUATE, SAVES, WAIT
 logger = logging.getLogger(__name__)
 
 _OWN_PARTS = (DATA, WAIT, EVALUATE, SAVES)
-"""Parts of a step that already count as waiting time, so a stall in one of them is not counted again."""
+"""Parts of a run that the goodput already counts by themselves, so a stall in one of these parts is not added."""
 
 LONGEST = 10.0
 """The longest time between two checks of the training, in seconds."""
@@ -28,10 +28,11 @@ LONGEST = 10.0
 
 @dataclass
 class WatchStalls(Callback):
-    """If a training makes no progress, logs a warning with its activity and the stack of its thread.
+    """Logs a warning if a training makes no progress, with the activity of the training and the stack of its thread.
 
-    Every trainer has one, which warns after 600 seconds. `stall_after` sets another time. A step, an evaluation batch
-    and the call of a handler are progress. A thread checks for progress every few seconds, so steps have no extra cost.
+    Every trainer has a `WatchStalls` that warns after 600 seconds. The argument `stall_after` sets another time. With
+    `stall_after=None`, the trainer has no `WatchStalls`. A step, an evaluation batch and the call of a handler are
+    progress. A thread checks for progress every few seconds, so steps have no extra cost.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.

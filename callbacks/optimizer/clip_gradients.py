@@ -24,12 +24,12 @@ _DEEPSPEED = Conflict(
 class ClipByValue(Callback):
     """Limits each element of the gradients to [-limit, limit] before each update of the weights.
 
-    The callback clips before the clipping by norm. To clip by value only, set `max_grad_norm=0`. Lightning's
-    `gradient_clip_algorithm="value"` also clips by value only. The logged gradient norm is measured after the clipping
-    by value.
+    The callback clips before the run clips by norm. To clip by value only, as Lightning does with
+    `gradient_clip_algorithm="value"`, set `max_grad_norm=0`. The logged gradient norm is measured after the clipping by
+    value.
 
     Raises:
-        ArgumentError: if the limit is not above 0.
+        ArgumentError: if `limit` is not above 0.
     """
 
     stage = Stage.ACT
@@ -56,7 +56,7 @@ class ClipAdaptively(Callback):
 
     A row is one index of the first dimension. A vector is one row. After the clipping, each row has norm(gradient) <=
     factor * max(norm(weights), eps). The source of this formula is arXiv:2102.06171, adaptive gradient clipping. The
-    callback clips before the clipping by norm. To turn the clipping by norm off, set `max_grad_norm=0`.
+    callback clips before the run clips by norm. To turn the clipping by norm off, set `max_grad_norm=0`.
 
     Raises:
         ArgumentError: if `factor` or `eps` is not above 0.
@@ -71,7 +71,7 @@ class ClipAdaptively(Callback):
     factor: float = 0.01
     """The largest norm of a row of the gradient, divided by the norm of the weights in this row."""
     eps: float = 1e-3
-    """In the formula, a norm of weights below `eps` counts as `eps`. So weights of zero can grow."""
+    """The smallest norm of weights in the formula. A smaller norm counts as `eps`, so weights of zero can grow."""
 
     def __post_init__(self) -> None:
         for name in ("factor", "eps"):
@@ -85,9 +85,10 @@ class ClipAdaptively(Callback):
 
 
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
-    """Return the number to multiply each row of a gradient with; 1 for a row that is not clipped.
+    """Return the factor that clips each row of a gradient; 1 for a row that is not clipped.
 
-    The result broadcasts to the gradient. `factor` and `eps` are the fields of `ClipAdaptively`.
+    The result has one number per row, and broadcasts to the gradient. `factor` and `eps` are the fields of
+    `ClipAdaptively`.
     """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
@@ -104,9 +105,9 @@ def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def pairs_of(optimizer: Optimizer) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pairs of weight and gradient for all weights of an optimizer that have a gradient.
+    """Return a pair of weight and gradient for each weight of an optimizer that has a gradient.
 
-    For sharded weights, return the shards of this rank.
+    For a sharded weight, the pair has this rank's shards of the weight and of the gradient.
     """
     weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [(local_part(weight), local_part(weight.grad)) for weight in weights if weight.grad is not None]

@@ -26,14 +26,16 @@ from ...events.stages import Stage, order
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """Return the learning rate at which the loss falls fastest, before its minimum, on a logarithmic scale of rates.
+    """Return the learning rate at which the loss falls fastest on a logarithmic scale of rates.
+
+    The function considers only the steps up to the lowest loss.
 
     Args:
-        rates: the rate of each step.
+        rates: the learning rate of each step.
         losses: the loss of each step.
 
     Raises:
-        NonFiniteError: if there are fewer than 4 losses, or if one of the first two is the lowest.
+        NonFiniteError: if there are fewer than 4 losses, or if one of the first two losses is the lowest.
     """
     lowest = min(range(len(losses)), key=lambda index: losses[index], default=0)
     slopes = {
@@ -59,8 +61,8 @@ class FindLearningRate(Callback):
         trainer.remove_callback(finder)
         print(finder.suggestion)
 
-    During the test, the callback vetoes evaluations and checkpoints. At the end, it restores the weights that the model
-    and the criterion had before the test.
+    During the test, the callback vetoes evaluations and checkpoints. At the end of the test, the callback restores the
+    weights that the model and the loss module had before the test. If an error ends the test, the weights stay changed.
 
     Raises:
         ArgumentError: if a field is outside of its range.
@@ -72,15 +74,17 @@ class FindLearningRate(Callback):
     end: float = 10.0
     """The learning rate of the last step."""
     steps: int = 100
-    """The largest number of steps of the test. If the run has fewer steps, the test ends with the run."""
+    """The largest number of steps of the test. If the run has fewer steps, the test ends with the run. Set 4 or
+    more."""
     smoothing: float = 0.95
     """The factor of the old running mean when a new loss is added, in [0, 1). Higher values make `losses` smoother."""
     diverged: float = 4.0
-    """The test stops if the smoothed loss is more than this many times the lowest smoothed loss so far."""
+    """The test stops if the smoothed loss is more than this many times the lowest smoothed loss so far. Set a number
+    above 1."""
     rates: list[float] = field(default_factory=list, init=False)
-    """The learning rate of each step so far."""
+    """The learning rate of each step so far, without a last step whose loss is not finite."""
     losses: list[float] = field(default_factory=list, init=False)
-    """The smoothed training loss of each step so far."""
+    """The smoothed training loss of each step in `rates`."""
     _mean: float = field(default=0.0, init=False, repr=False, compare=False)
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
     _holders: list[tuple[Callback, dict[str, Any]]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -149,6 +153,6 @@ def _with_shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _holders_of(run: Run) -> list[Callback]:
-    """Return the callbacks that hold trained weights outside of the model."""
+    """Return the callbacks that hold trained weights outside of the model, such as a loss module."""
     attached = run.bus.subscribers.values()
     return [each for each in attached if isinstance(each, Callback) and each.has(Capability.HOLDS_WEIGHTS)]

@@ -1,4 +1,4 @@
-"""Step learning-rate schedules that read a metric. They step after each evaluation."""
+"""Step the learning-rate schedules that need a metric, after each evaluation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ..base.metric_names import check_measured, full_name, value_of
 
 @dataclass
 class MetricSchedule(Callback):
-    """Calls `step(metric)` of schedules that read a metric, such as `reduce_lr_on_plateau`, after each evaluation.
+    """Calls `step(metric)` of a schedule that needs a metric, such as `reduce_lr_on_plateau`, after each evaluation.
 
-    Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use it. For a
-    schedule of your own that needs a metric, add `MetricSchedule("f1")` to the callbacks. If the schedule reads no
-    metric, the callback does nothing. An evaluation before the first step is ignored.
+    Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use the callback.
+    The metric is then `metric_for_best_model`, or else the loss. For a schedule of your own that needs a metric, add
+    `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does nothing. The callback
+    ignores evaluations before the first step, and evaluations outside of training.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.

@@ -49,8 +49,9 @@ class OptimizerInBackward(Callback):
 
     A step then never holds all gradients at once. With AdamW and float32 weights, each parameter needs 16 bytes without
     the callback, and as few as 12 bytes with the callback. The weights, the logs and the checkpoints are the same as
-    without the callback, and on a CPU they are equal bit for bit. A run with the callback can resume from a checkpoint
-    of a run without the callback. A run without the callback can resume from a checkpoint of a run with the callback.
+    without the callback. On a CPU, the weights are equal bit for bit. A run with the callback can resume from a
+    checkpoint of a run without the callback. A run without the callback can resume from a checkpoint of a run with the
+    callback.
 
         Trainer(model, TrainingArguments("outputs", max_grad_norm=0), ..., callbacks=[OptimizerInBackward()])
 
@@ -140,7 +141,10 @@ class OptimizerInBackward(Callback):
         self._norms.clear()
 
     def _hook_trainable(self) -> None:
-        """Register the update hook of each trainable weight that has none yet. A frozen weight cannot have a hook."""
+        """Register the update hook of each trainable weight that has no update hook yet.
+
+        A frozen weight cannot have a hook, so the method skips frozen weights.
+        """
         assert self._run is not None
         waiting, self._waiting = self._waiting, []
         for index, weight in waiting:
@@ -153,11 +157,11 @@ class OptimizerInBackward(Callback):
 
     @contextmanager
     def _around(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Enter a context in which backward updates the weights. A backward outside of the context does not.
+        """Enter a context in which backward updates the weights. Outside of the context, backward updates no weights.
 
         Args:
             model: not used.
-            last: whether this is the last batch of its step.
+            last: whether the batch is the last batch of its step.
 
         Raises:
             ArgumentError: if `last` is False, because the step then has several batches.
@@ -247,11 +251,12 @@ class OptimizerInBackward(Callback):
 class _Update:
     """The update of one weight: the step of an optimizer that has only this weight.
 
-    The state belongs to the optimizer of the run, so its `state_dict` is the same as without this callback.
+    The optimizer of the run holds the state of the weight. So the `state_dict` of the run's optimizer is the same as
+    without the callback.
     """
 
     def __init__(self, optimizer: Optimizer, index: int, weight: nn.Parameter) -> None:
-        """Prepare the update of a weight. `index` is the number of its parameter group in the optimizer, from 0."""
+        """Prepare the update of a weight. `index` is the index of the weight's parameter group in the optimizer."""
         self.optimizer, self.index, self.weight = optimizer, index, weight
         # Not a call of the class: its constructor may require other arguments than the options of a group.
         self._alone: Optimizer = object.__new__(type(optimizer))
@@ -260,10 +265,7 @@ class _Update:
         vars(self._alone).update(own)
 
     def __call__(self) -> None:
-        """Update the weight with its gradient and the current options of its parameter group.
-
-        The learning rate is such an option.
-        """
+        """Update the weight with its gradient and the current options of its group, such as the learning rate."""
         self._alone.state = self.optimizer.state  # `load_state_dict` replaces both
         self._alone.param_groups = [{**self.optimizer.param_groups[self.index], "params": [self.weight]}]
         self._alone.step()

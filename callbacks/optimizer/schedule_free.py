@@ -21,10 +21,11 @@ def has_two_modes(optimizer: Any) -> bool:
 class ScheduleFree(Callback):
     """Calls `optimizer.train()` of a schedule-free optimizer before steps, and `optimizer.eval()` before evaluations.
 
-    A schedule-free optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and
-    saves the average, because the callback calls `eval()` before each evaluation, before each save and at the end of
-    training. The trained model has the averaged weights. If the optimizer lacks the method `train` or the method
-    `eval`, the callback does nothing.
+    A schedule-free optimizer also computes an average of the weights (Defazio et al., arXiv:2405.15682). Its `eval()`
+    writes the average to the model, and its `train()` writes the weights for training to the model. The callback calls
+    `eval()` before each evaluation, before each save and at the end of training. So evaluations, checkpoints and the
+    trained model have the averaged weights. If the optimizer lacks the method `train` or `eval`, the callback does
+    nothing.
 
     The trainer adds the callback in two cases: `optim` is one of the names `schedule_free_*`, or you pass a
     schedule-free optimizer to the trainer. Add `ScheduleFree()` to the callbacks if your own `create_optimizer` returns
@@ -39,10 +40,14 @@ class ScheduleFree(Callback):
 
     @classmethod
     def for_optimizers(cls, args: TrainingArguments, *optimizers: Any) -> ScheduleFree | None:
-        """Build the callback if one of these optimizers, or classes of optimizers, has train and eval modes.
+        """Build the callback if one of `optimizers` has train and eval modes.
+
+        Args:
+            args: the training arguments.
+            *optimizers: optimizers, or classes of optimizers.
 
         Returns:
-            None if no optimizer has the two modes, or if the arguments build the callback already.
+            The callback. None if no optimizer has the two modes, or if the arguments already build the callback.
         """
         needed = any(has_two_modes(optimizer) for optimizer in optimizers)
         return cls() if needed and cls.from_arguments(args) is None else None

@@ -80,12 +80,17 @@ def _replaces_forward(callback: Callback) -> bool:
 
 
 class DataParallelModel(nn.Module):
-    """A model on several GPUs. Its loss has one element per GPU, and their mean is the loss of the batch."""
+    """A model with copies on several GPUs. Its loss has one element per GPU. The mean is the loss of the batch."""
 
     gathers_losses = True
 
     def __init__(self, model: nn.Module, devices: int) -> None:
-        """Wrap `model`, which is on the first of `devices` GPUs."""
+        """Wrap a model.
+
+        Args:
+            model: the model. Its weights are on the first GPU.
+            devices: the number of GPUs.
+        """
         super().__init__()
         self.devices = devices
         self.module = nn.DataParallel(model, device_ids=list(range(devices)))
@@ -94,9 +99,10 @@ class DataParallelModel(nn.Module):
         """Call the model on each part of the batch.
 
         Args:
-            *inputs: tensors of shape (samples, ...), possibly nested.
+            *inputs: tensors of shape (samples, ...), possibly in nested lists, tuples or dicts.
             num_items_in_batch: the number that the model divides its loss by. Each GPU gets an equal part of this
-                number, so the mean of the losses of the GPUs is the loss of the whole batch.
+                number, so the mean of the losses of the GPUs is the loss of the whole batch. None: the model chooses
+                the divisor.
             **named: keyword inputs, of the same form as `inputs`.
         """
         if num_items_in_batch is not None:

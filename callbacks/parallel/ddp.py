@@ -37,14 +37,18 @@ class DDP(Callback):
 
     By default, a trainer with several ranks has this callback. The callbacks `FSDP`, `FairscaleFSDP`, `ShardedDDP` and
     `DeepSpeed` replace `DDP`. Start the program with `torchrun --nproc_per_node=N`.
+
+    Raises:
+        ArgumentError: in a single process, or if options do not fit together.
+        ModelError: if a step bypasses the DDP wrapper.
     """
 
     stage = Stage.PREPARE
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 
     find_unused_parameters: bool | None = None
-    """Whether DDP searches for weights that a step does not use. None: False if backward recomputes activations or
-    `comm_hook` is a PowerSGD hook, else True."""
+    """Whether DDP searches for weights that a step does not use. None: False if backward recomputes activations, or if
+    `comm_hook` is a PowerSGD hook. Otherwise, None means True."""
     bucket_cap_mb: int | None = None
     """The size of the gradient buckets, in MiB. None: torch's default, 25."""
     broadcast_buffers: bool | None = None
@@ -53,11 +57,12 @@ class DDP(Callback):
     """Whether every step uses the same weights in the same order. None: torch's default, False."""
     comm_hook: str | Callable[[Any, Any], Any] | None = None
     """A hook that compresses the gradients: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a function for
-    `register_comm_hook`. The function gets None as its state. With `comm_hook=None`, DDP sends gradients unchanged."""
+    `register_comm_hook`. The function receives None as its state. `bf16` needs the backend NCCL. None: DDP sends the
+    gradients unchanged."""
     comm_options: dict[str, Any] = field(default_factory=dict)
-    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. PowerSGD adds the error of its
-    approximation to the gradients of the next step. The error of the approximation is lost if the run resumes, or if
-    weights are frozen or unfrozen."""
+    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. Only the two PowerSGD hooks accept
+    options. PowerSGD adds the error of its approximation to the gradients of the next step. This error is lost if the
+    run resumes, or if weights are frozen or unfrozen."""
     _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +138,7 @@ class DDP(Callback):
         return wrapped
 
     def _state_and_hook(self, hook: str | Callable[[Any, Any], Any]) -> tuple[Any, Callable[..., Any]]:
-        """Return the state and the function of a communication hook."""
+        """Return the state and the function of a communication hook. The state is None except for PowerSGD."""
         if not isinstance(hook, str):
             return None, hook
         name, function = HOOKS[hook].split(".")
@@ -147,7 +152,7 @@ class DDP(Callback):
 
     @contextmanager
     def _synchronise(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Enter a context for a batch. There, DDP reduces gradients only if the batch is the last one of its step.
+        """Enter a context in which DDP reduces gradients only if `last` is True: in the last batch of a step.
 
         Raises:
             ArgumentError: if `static_graph` is True and the step has several batches.
@@ -179,20 +184,21 @@ class DDP(Callback):
 def send_buffers(model: nn.Module) -> None:
     """Copy the buffers of rank 0 to all ranks, as DDP does before each forward of a step.
 
-    Call it after the last step. Then all ranks evaluate with the buffers of rank 0, which checkpoints hold.
+    Call this function before an evaluation, and after the last step. All ranks then evaluate with the buffers of rank
+    0. Checkpoints contain these buffers.
     """
     for buffer in model.buffers():
         dist.broadcast(buffer.detach(), 0)
 
 
 def recomputes_activations(run: Run) -> bool:
-    """Return whether backward recomputes activations, because of a callback or of the model itself."""
+    """Return whether backward recomputes activations: by `GradientCheckpointing`, or by a setting of the model."""
     return any(isinstance(callback, GradientCheckpointing) for callback in run.bus.subscribers.values()) or any(
         getattr(module, "gradient_checkpointing", False) is True for module in run.model.modules()
     )
 
 
 def synchronise_last(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Return a context in which DDP reduces the gradients of a batch only if the batch is the last one of its step."""
+    """Return a context in which DDP reduces gradients only if `last` is True: in the last batch of a step."""
     no_sync: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()  # type: ignore[operator]
     return no_sync

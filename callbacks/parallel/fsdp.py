@@ -41,6 +41,11 @@ class FSDP(ShardedModel):
 
     With `bf16=True` or `fp16=True`, the weights stay float32 and autocast computes in half precision, as without
     sharding.
+
+    Raises:
+        ArgumentError: in a single process, if `degree` does not divide the world size, or if options do not fit
+            together. Also for an optimizer object of the full weights, and for `auto_find_batch_size`.
+        ModelError: if a weight cannot be sharded, or if a weight of a model on the meta device gets no values.
     """
 
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
@@ -50,16 +55,16 @@ class FSDP(ShardedModel):
     """The number of ranks over which one copy of the weights is sharded, such as the ranks of one machine. None: all
     ranks."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
-    """The dtype of gathered weights and of the computation: `bf16` or `fp16`. None: the dtype of the weights. With
-    `bf16` or `fp16`, gradients are still reduced in float32."""
+    """The dtype of gathered weights and of the computation: `bf16` or `fp16`. None: the dtype of the weights. Gradients
+    are reduced in float32 with `bf16` and `fp16` too. `fp16` also needs the argument `fp16=True`."""
     activation_checkpointing: bool = False
     """True: backward recomputes the activations of each block, so forward does not store these activations."""
     whole_optimizer: bool = False
     """True: a checkpoint has the whole optimizer state in one file. False: a checkpoint has one file per rank."""
     exact: bool | None = None
-    """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. With
-    True, each step takes longer, because it gathers the gradients once more to compute their norm. With True, a fused
-    optimizer rounds the update of a shard in the same way as the update of the whole weight."""
+    """Whether training reaches the same weights as with DDP, bit for bit. Default: True on the CPU, False on other
+    devices. With True, each step takes longer, because all ranks gather the gradients once more to compute their norm.
+    A fused optimizer then rounds the update of a shard in the same way as the update of the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -75,7 +80,7 @@ class FSDP(ShardedModel):
 
     @property
     def _backend(self) -> Any:
-        """The module `fully_shard`. Its import takes a second, so only runs that shard import it."""
+        """The module `fully_shard`. Its import takes a second, so only runs that shard import the module."""
         from . import fully_shard
 
         return fully_shard

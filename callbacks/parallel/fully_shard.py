@@ -32,10 +32,10 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 
 
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
-    """Return the device mesh that tells `fully_shard` which ranks share one copy of the model.
+    """Return the device mesh for `fully_shard`: the groups of ranks over which one copy of the model is sharded.
 
-    If `degree` is None or the world size, the mesh has one dimension with all ranks. If `degree` is smaller, the mesh
-    has two dimensions: the copies of the model, and the `degree` ranks that hold one copy.
+    If `degree` is None or equals the world size, the mesh has one dimension with all ranks. If `degree` is smaller, the
+    mesh has two dimensions: the copies of the model, and the `degree` ranks that hold one copy.
     """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
@@ -46,7 +46,8 @@ def mesh_of(device: torch.device, world_size: int, degree: int | None) -> Device
 
 
 _holding: list[weakref.ref[Any]] = []
-"""Meshes and models that this module made. torch caches some of them, and they hold process groups."""
+"""The meshes that this module made, and the models that it sharded. These objects hold process groups, and torch caches
+some of them. `release_process_groups` releases the process groups."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,19 @@ class ShardLayout:
     device: torch.device
     """The device that computes."""
     mesh: DeviceMesh
-    """The ranks."""
+    """The mesh of the ranks, from `mesh_of`."""
     reshard: bool
     """Whether gathered weights are freed after forward and gathered again for backward."""
     offload: bool
-    """Whether the shards are kept in host memory."""
+    """Whether the shards stay in host memory."""
     half: torch.dtype | None
-    """The dtype of the computation; None for the dtype of the weights."""
+    """The half-precision dtype of the computation. None: the dtype of the weights."""
 
     def options(self, block: nn.Module, root: bool) -> dict[str, Any]:
-        """Return the arguments of `fully_shard` for the model itself (`root`) or one of its blocks."""
+        """Return the arguments of `fully_shard` for a block, or for the model itself (`root=True`).
+
+        The argument `reshard_after_forward` is not included.
+        """
         precision = MixedPrecisionPolicy()
         if isinstance(block, KEPT):
             precision = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -80,15 +84,18 @@ class ShardLayout:
 def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, ranks: Ranks) -> None:
     """Shard a model in place, block by block. The device holds at most one unsharded block at a time.
 
-    All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the weights are initialised by
-    the model's `_init_weights`, or by each module's `reset_parameters`. Tensors that these methods do not set are
-    filled with NaN.
+    All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the model's `_init_weights`,
+    or else each module's `reset_parameters`, initializes the weights. Floating-point tensors that these methods do not
+    set contain NaN.
 
     Args:
         model: the model, on any device.
-        blocks: the modules that are gathered as one unit, inner ones first.
-        layout: how to shard.
-        ranks: this process and the other ranks.
+        blocks: the modules that are gathered as one unit, inner modules first.
+        layout: the settings of the sharding.
+        ranks: the process group.
+
+    Raises:
+        ModelError: if a weight cannot be sharded.
     """
     # If rank 0 has values, no rank initialises weights, because that would draw random numbers.
     has_values = not ranks.gather_objects(any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())))[0]
@@ -120,11 +127,12 @@ def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
     """Raise an error if FSDP cannot shard the weights of one unit, or cannot gather these weights together.
 
     Args:
-        model: the model. The error takes the names of the weights from it.
-        together: the weights of the unit: those of a block, or those of the model outside of its blocks.
+        model: the model. Error messages use its names for the weights.
+        together: the weights of the unit. A unit is a block, or the part of the model outside of its blocks.
 
     Raises:
-        ModelError: with the name of a weight and the remedy.
+        ModelError: if a weight has no dimension or a gradient hook, or if the weights have several dtypes. The error
+            names a weight and the remedy.
     """
     names = {weight: name for name, weight in model.named_parameters()}
     for weight in together:
@@ -149,7 +157,10 @@ def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
 
 @dataclass
 class _Initializer:
-    """Moves the weights and buffers of modules to the device, with the values of rank 0."""
+    """Moves the weights and buffers of modules to the device, and gives them the values of rank 0.
+
+    If `initialises` is True, the weights of modules on the meta device get initial values first.
+    """
 
     model: Any
     device: torch.device
@@ -215,7 +226,7 @@ def synchronise(model: Any, last: bool) -> None:
 def reshard_all(model: Any, failed: bool = False) -> None:
     """Free gathered weights, for example after an evaluation. The next forward then gathers the updated shards.
 
-    With `failed`, also reset the state that an interrupted forward or backward left in FSDP.
+    With `failed=True`, also reset the state that an interrupted forward or backward left in FSDP.
     """
     for module in _sharded_modules(model):
         module.reshard()
@@ -229,7 +240,10 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 
 def update_requires_grad(model: nn.Module) -> None:
-    """Copy `requires_grad` of the shards to the gathered weights."""
+    """Set `requires_grad` of each gathered weight to the value of its shard.
+
+    Call this function after weights were frozen or unfrozen.
+    """
     for module in _sharded_modules(model):
         wanted = {
             (inner, name): weight.requires_grad
@@ -246,7 +260,10 @@ def update_requires_grad(model: nn.Module) -> None:
 
 
 def release_process_groups() -> None:
-    """Release the process groups that sharded models hold. The models cannot compute after that. See `Ranks.leave`."""
+    """Release the process groups that sharded models hold, so that `Ranks.leave` can destroy the groups.
+
+    The models cannot compute afterwards.
+    """
     for holder in filter(None, (reference() for reference in _holding)):
         if isinstance(holder, DeviceMesh):
             getattr(holder, "_pg_registry", {}).clear()

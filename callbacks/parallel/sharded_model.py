@@ -17,9 +17,9 @@ from .ddp import DDP, send_buffers
 
 @dataclass
 class ShardedModel(Callback):
-    """Shards the weights over the ranks, with their gradients and optimizer state.
+    """Base class of callbacks that shard weights, gradients and optimizer state over the ranks.
 
-    A subclass implements the sharding, and detects optimizers that hold the shards.
+    A subclass implements the sharding and the method `holds_shards`.
     """
 
     stage = Stage.PREPARE
@@ -27,9 +27,10 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The modules that are gathered as units. Pass classes, names of classes, or the minimum number of weights of such
-    a module. Default: the classes in `_no_split_modules` of a transformers model, or else the members of the outermost
-    `nn.ModuleList`s. With `()`, the whole model is one unit."""
+    """The modules that are gathered as units. Pass their classes, or the names of their classes. Or pass a number: each
+    module with at least this many parameter elements outside of inner units becomes a unit. Default: the classes in
+    `_no_split_modules` of a transformers model, or else the members of the outermost `nn.ModuleList`s. With `()`, the
+    whole model is one unit."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward. True is ZeRO stage 3, False is ZeRO stage 2.
     Stage 3 saves memory, but gathers the weights a second time for backward."""
@@ -48,8 +49,8 @@ class ShardedModel(Callback):
         """Raise an error if this callback cannot shard the weights of a run.
 
         Raises:
-            ArgumentError: for a single process, for `auto_find_batch_size`, and for an optimizer of the full weights.
-                The text names the remedy.
+            ArgumentError: for a single process, for `auto_find_batch_size`, and for an optimizer object of the full
+                weights. The error names the remedy.
         """
         name = type(self).__name__
         if run.ranks.single_process:

@@ -30,6 +30,11 @@ class ShardedOptimizer(Callback):
     Set `sharding="stage1"` in the arguments, or add `ShardedOptimizer()` to the callbacks, and start the program with
     `torchrun --nproc_per_node=N`. The callback works together with DDP. Training reaches the same weights as with DDP
     alone. After a step, each rank sends its updated weights to all other ranks.
+
+    Raises:
+        ArgumentError: in a single process, if `degree` does not divide the world size, or for an optimizer object that
+            is not sharded.
+        ModelError: if the weights have several dtypes.
     """
 
     stage = Stage.PREPARE
@@ -77,11 +82,11 @@ class ShardedOptimizer(Callback):
 def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
     """Raise an error if the user passed an optimizer object instead of its class and options.
 
-    A callback that shards the optimizer builds one on each rank, from the class and the options.
+    A callback that shards the optimizer state builds an optimizer on each rank, from the class and the options.
 
     Args:
         run: the run.
-        kind: the class of sharded optimizers. An optimizer of this class, built in an earlier session, is accepted.
+        kind: the class of sharded optimizers. The function accepts an optimizer of this class from an earlier session.
         name: the name of the callback, for the message.
 
     Raises:
@@ -102,7 +107,7 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
         name: the name of the callback, for the messages.
 
     Raises:
-        ArgumentError: if the options of the optimizer are not known, or if it has train and eval modes.
+        ArgumentError: if the options of the optimizer are not known, or if the optimizer has train and eval modes.
         ModelError: if the weights have several dtypes.
     """
     kind = type(optimizer).__name__
@@ -131,7 +136,7 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
     """Return the options with which an optimizer was built.
 
-    If they are unknown, return the options in `optimizer.defaults`.
+    If these options are unknown, return the constructor parameters that `optimizer.defaults` contains.
     """
     given = made_with(optimizer)
     if given is not None:
@@ -140,7 +145,7 @@ def options_of(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _taken(optimizer: Optimizer) -> set[str]:
-    """Return the names of the constructor parameters of an optimizer, without the first, which takes the weights."""
+    """Return the names of the constructor parameters of an optimizer, without the first parameter (the weights)."""
     _, *taken = inspect.signature(type(optimizer)).parameters.values()
     return {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
@@ -161,7 +166,8 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
         degree: the number of ranks over which the optimizer state is sharded. None: all ranks.
         rank: the rank of this process.
         world: the world size.
-        make: builds the optimizer of all weights. If it returns a sharded optimizer, this optimizer is the result.
+        make: a function that builds the optimizer of all weights. If `make` returns a sharded optimizer of an earlier
+            session, this optimizer is the result.
     """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session

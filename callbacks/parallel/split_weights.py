@@ -16,11 +16,13 @@ from ...engine.seams import Clip
 def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
     """Return a function that clips sharded gradients to a maximum norm, and returns their norm before the clipping.
 
+    Every rank must call the returned function.
+
     Args:
         ranks: the ranks that hold the shards.
-        device: the device of the tensors that are sent.
-        exact: True gathers each gradient and computes the norm of the whole gradient, as torch does without sharding.
-            False sums the squares of the shards in float64, and the norm may differ in the last digit.
+        device: the device of the tensors that the ranks send.
+        exact: True: gather each gradient, and compute the norm of the whole gradient, as torch does without sharding.
+            False: sum the squares of the shards in float64. The norm may then differ from torch in the last digit.
     """
 
     def norms_of_shards(gradients: list[Any]) -> torch.Tensor:
@@ -60,7 +62,7 @@ def local_part(tensor: Any) -> torch.Tensor:
 def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
     """Return a function that gathers the gradients of a model on a device: name of the weight -> full gradient.
 
-    Every rank must call the returned function. It gathers one gradient after the other.
+    Every rank must call the returned function. The function gathers one gradient at a time.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -74,10 +76,12 @@ def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
     """Return a function that gathers a model's weights one by one: name -> full weight. Tied weights stay one tensor.
 
+    Every rank must call the returned function.
+
     Args:
-        device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered weights. With False, the function returns an empty dict, and the rank
-            never holds all weights.
+        device: the device of the tensors that the ranks send.
+        keep: whether the function returns the gathered weights on this rank. With False, the function returns an empty
+            dict, and this rank never holds all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -98,11 +102,12 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that gathers the full state dict of an optimizer.
+    """Return a function that gathers the full state dict of an optimizer. Every rank must call the returned function.
 
     Args:
-        device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered state. With False, the function returns an empty dict.
+        device: the device of the tensors that the ranks send.
+        keep: whether the function returns the gathered state on this rank. With False, the function returns an empty
+            dict.
     """
 
     def gather(optimizer: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Wrapping of a model in DDP or a similar class, with detection of steps that bypass the wrapper."""
+"""Wrap a model in DDP or a similar class, and detect steps that bypass the wrapper."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
 
 
 class Wrapping:
-    """Wraps the model of a run.
+    """Wraps the model of a run, and detects steps that bypass the wrapper.
 
-    It wraps the model again if the set of trainable weights changes. It detects steps that bypass the wrapper.
+    `follow` wraps the model again if the set of trainable weights has changed.
     """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
-        """Store the function that wraps the model: `wrap(model, optimizer)` returns the wrapper.
-
-        A wrapper registers only the weights that are trainable when it is built.
-        """
+        """Store the function that wraps the model: `wrap(model, optimizer)` returns the wrapper."""
         self.run = run
         self.weights: list[nn.Parameter] = []
         """The weights of the model, in the order of `model.parameters()`."""
@@ -47,7 +44,10 @@ class Wrapping:
         return wrapped
 
     def follow(self) -> None:
-        """Wrap the model again if the set of trainable weights changed. Call it between steps."""
+        """Wrap the model again if the set of trainable weights changed. Call this method between steps.
+
+        A wrapper registers only the weights that are trainable when the wrapper is built.
+        """
         now = trainable(self.weights)
         if now == self._trained:
             return
@@ -71,14 +71,14 @@ class Wrapping:
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Enter a context for forward and backward of a batch. It detects a step that bypasses the wrapper.
+        """Enter a context for forward and backward of a batch, which detects a step that bypasses the wrapper.
 
         Args:
             around: a context to enter first, such as `no_sync()`.
-            last: whether the batch is the last of its step.
+            last: whether the batch is the last batch of its step.
 
         Raises:
-            ModelError: after the last batch, if gradients exist although this batch did not call the wrapper.
+            ModelError: after the last batch of a step, if this batch did not call the wrapper but gradients exist.
         """
         self._called = False
         with around:

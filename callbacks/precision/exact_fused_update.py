@@ -2,8 +2,8 @@
 
 On the CPU a fused optimizer updates one vector register of numbers at a time. The optimizer updates the remaining
 numbers at the end of a tensor one by one, with another rounding. A shard may end where the full tensor does not end. If
-a shard does not end at a register boundary, a hook of this module updates it again, at its place in a tensor of the
-full size.
+a shard starts or ends inside a register of the full tensor, a hook of this module updates the shard again. The hook
+puts the shard at its position in a tensor of the full size, and updates this tensor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
     """Make a fused optimizer update sharded weights with the same result, bit for bit, as full weights.
 
     Args:
-        optimizer: an optimizer of sharded weights. Parameter groups without `fused=True` are updated as before.
+        optimizer: an optimizer of sharded weights. Parameter groups without `fused=True` are not affected.
 
     Returns:
         A function that removes the hooks from the optimizer.
@@ -77,7 +77,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A weight and its optimizer state before an update."""
+    """A sharded weight, and copies of this rank's shards of the weight and its optimizer state before an update."""
 
     weight: Any
     group: dict[str, Any]

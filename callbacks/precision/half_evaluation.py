@@ -26,9 +26,9 @@ class HalfEvaluation(Callback):
     """Converts weights and buffers to half precision for calls of `evaluate()` and `predict()` outside of training.
 
     Set `bf16_full_eval=True` or `fp16_full_eval=True`, or add `HalfEvaluation("fp16")` to the callbacks. On a GPU, the
-    weights then need half of the memory. During the call, the float32 values are in host memory. After the call, the
-    weights are float32 again. The callback does not change evaluations during training. It also converts float32 inputs
-    of the model, except labels. It does not work with sharded weights.
+    weights then need half of the memory. During the call, the original weights are in host memory. After the call, the
+    model has the original weights again. The callback also converts float32 inputs of the model, except labels. The
+    callback does not change evaluations during training.
 
     Raises:
         ArgumentError: if `dtype` is unknown, or if a callback shards the weights.

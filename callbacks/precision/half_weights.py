@@ -25,14 +25,15 @@ KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    In apex and PaddleNLP, this is level `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
+    Apex and PaddleNLP call this method level `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
     `HalfWeights("bf16")` to the callbacks. `HalfWeights` replaces the callback `MixedPrecision`, and needs less memory
-    than `MixedPrecision`. Normalization layers stay in float32. The model file of a checkpoint has the half-precision
-    weights. The checkpoint also has the master weights, so that a resume is exact. After the run, the model has the
-    values of the master weights, in float32.
+    than `MixedPrecision`. Normalization layers stay in float32, without a copy. The model file of a checkpoint has the
+    half-precision weights. The callback state in the checkpoint has the master weights, so that a resume is exact.
+    After the run, the model has the values of the master weights, in float32.
 
     Raises:
-        ArgumentError: if `dtype` is unknown, or if it is `fp16` and there is no CUDA device.
+        ArgumentError: if `dtype` is neither `bf16` nor `fp16`, or if `dtype` is `fp16` and the device is not a CUDA
+            device.
     """
 
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
@@ -122,9 +123,9 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Copy each weight that differs from its rounded master weight to this master weight.
+        """Copy a weight to its master weight, if the weight differs from the rounded master weight.
 
-        The two differ if the weight was changed without the optimizer, for example by a loaded checkpoint.
+        A weight differs if other code than the optimizer changed the weight, for example by loading a checkpoint.
         """
         for _, weight, master in self._masters:
             if not torch.equal(weight, master.to(weight.dtype)):
@@ -138,7 +139,7 @@ class HalfWeights(MixedPrecision):
 
 
 def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Replace parameters of an optimizer. Each new parameter gets the optimizer state of the parameter it replaces.
+    """Replace parameters of an optimizer. Each new parameter gets the optimizer state of the old parameter.
 
     Args:
         optimizer: the optimizer.
@@ -152,7 +153,7 @@ def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]
 
 
 class _MovingScaler(torch.amp.GradScaler):
-    """A loss scaler that moves the gradients from the weights to the master weights before it unscales them."""
+    """A loss scaler that moves the gradients from the weights to the master weights, and then unscales them."""
 
     def __init__(self, move: Callable[[], None], device: str, **options: Any) -> None:
         super().__init__(device, **options)

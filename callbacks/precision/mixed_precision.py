@@ -23,7 +23,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def to_float32(outputs: Any) -> Any:
-    """Convert half-precision tensors in the outputs to float32, for losses and metrics."""
+    """Return outputs of a model with half-precision tensors converted to float32, for losses and metrics."""
     halves = (torch.float16, torch.bfloat16)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
 
@@ -59,9 +59,10 @@ class MixedPrecision(Callback):
 
     @classmethod
     def of_level(cls: type[M], args: TrainingArguments, level: str) -> M | None:
-        """Build the callback if the arguments set half precision with this `fp16_opt_level`; else return None.
+        """Build the callback if the arguments set half precision, and if `fp16_opt_level` equals `level`.
 
-        Return None for DeepSpeed too, because DeepSpeed itself trains in half precision.
+        In all other cases, return None. Also return None for DeepSpeed, because DeepSpeed itself trains in half
+        precision.
         """
         if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
             return None

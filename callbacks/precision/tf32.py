@@ -1,4 +1,4 @@
-"""Allow TF32 for float32 matrix products on GPUs that have it."""
+"""Allow or forbid TF32 for float32 matrix products and convolutions on GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TF32(Callback):
     """Sets whether float32 matrix products and convolutions may use TF32. TF32 has 10 instead of 23 bits of mantissa.
 
     Set `tf32=True`, or add `TF32()` to the callbacks. TF32 makes float32 training faster on GPUs of the Ampere
-    generation or later. After the run, the callback restores the earlier settings of torch.
+    generation or later. After the session, the callback restores the settings that torch had before.
 
     Raises:
         ArgumentError: if `enabled` is True and the device does not support TF32.
@@ -28,7 +28,7 @@ class TF32(Callback):
     arguments = ("tf32",)
 
     enabled: bool = True
-    """Whether to allow TF32."""
+    """Whether to allow TF32. False: forbid TF32, even if the program allowed it."""
     _before: tuple[bool, bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

@@ -1,6 +1,7 @@
 """DeepSpeed: its engine makes the steps and shards optimizer states, gradients and weights.
 
-`DeepSpeed` is imported when it is first used. The modules `config` and `config_schema` work without the package.
+The class `DeepSpeed` is imported at its first use. The modules `config` and `config_schema` work without the package
+deepspeed.
 """
 
 from __future__ import annotations

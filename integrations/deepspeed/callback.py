@@ -1,4 +1,4 @@
-"""The DeepSpeed callback: its engine makes the steps and shards optimizer states, gradients and weights."""
+"""The callback that trains with DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -57,9 +57,13 @@ class DeepSpeed(Callback):
     """Trains the model with DeepSpeed's engine, which has all ZeRO stages, offloading, bf16 and fp16.
 
     Set `deepspeed="config.json"` in the arguments, or add `DeepSpeed("config.json")` to the callbacks. The training
-    arguments replace each value "auto" in the configuration. They also set the batch sizes, the gradient clipping
-    and the precision if the configuration leaves these out. Checkpoints have the same format as without DeepSpeed. So a
-    run can resume from a checkpoint with another stage, on another number of ranks, or without DeepSpeed.
+    arguments replace each value "auto" in the configuration. If the configuration lacks the batch sizes, the gradient
+    clipping or the precision, the arguments set these too. Checkpoints have the same format as without DeepSpeed. So a
+    run can resume with another ZeRO stage, with another number of ranks, or without DeepSpeed.
+
+    Raises:
+        ArgumentError: if the configuration is invalid or contradicts the arguments, if DeepSpeed refuses the model, or
+            if weights are frozen or unfrozen during a run with stages 1 to 3.
     """
 
     stage = Stage.PREPARE
@@ -68,22 +72,22 @@ class DeepSpeed(Callback):
     capabilities = frozenset({Capability.DEEPSPEED})
 
     config: dict[str, Any] | str | Path = field(default_factory=dict)
-    """DeepSpeed's configuration: a dict, or the path of a JSON file. The callback copies the dict."""
+    """DeepSpeed's configuration: a dict, or the path of a JSON file. The callback does not change the dict."""
     _engine: Any = field(default=None, init=False, repr=False, compare=False)
     _complete: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The configuration, with missing values from the arguments."""
+    """The configuration, completed with values of the arguments."""
     _states: Any = field(default=None, init=False, repr=False, compare=False)
     """The `OptimizerState` of the engine."""
     _finalizer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
     _restore_forward: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
     _zero3_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """`torch.nn.functional.linear` as it is with the engine, because stage 3 replaces this function."""
+    """The function `torch.nn.functional.linear` to use during a session. Stage 3 replaces the function of torch."""
     _torch_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """`torch.nn.functional.linear` as it was before this session."""
+    """The function `torch.nn.functional.linear` from before the session, to restore after the session."""
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
     """`requires_grad` of each parameter when the engine was built."""
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether the engine made the current step. If so, the engine also cleared the gradients."""
+    """Whether the engine already made the current step. The engine then also cleared the gradients."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DeepSpeed:
@@ -123,7 +127,7 @@ class DeepSpeed(Callback):
         )
 
     def _prepare(self, run: Run) -> None:
-        """Complete and check the configuration. Release an engine that was built for another model."""
+        """Complete and check the configuration. Release the engine if it was built for another model."""
         if self._engine is not None and self._engine.module is not run.model:
             self._release()
         sizes = RunSizes(
@@ -152,7 +156,7 @@ class DeepSpeed(Callback):
         return torch_optimizer(self._engine)
 
     def _build_engine(self, run: Run, optimizer: Optimizer | None) -> None:
-        """Build the engine with `optimizer`. None: with the optimizer that DeepSpeed's configuration names."""
+        """Build the engine with `optimizer`, or, if `optimizer` is None, with the optimizer of the configuration."""
         if optimizer is not None:
             check_optimizer(optimizer, self._complete)
         groups = default_groups(run.model) if optimizer is None else optimizer.param_groups
@@ -245,13 +249,13 @@ class DeepSpeed(Callback):
         self._leave()
 
     def _leave(self) -> None:
-        """Release the engine, which uses the process group, and leave the process group."""
+        """Release the engine, if there is one. Then leave the process group, which the engine used."""
         if self._engine is not None:
             self._release()
             leave_process_group()
 
     def _release(self) -> None:
-        """Release the engine, and remove its additions to the model."""
+        """Release the engine, and remove the attributes and hooks that the engine added to the model."""
         finalizer, self._finalizer = self._finalizer, None
         self._engine = self._states = self._zero3_linear = None
         if finalizer is not None:

@@ -26,7 +26,7 @@ SECTION_MODELS = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF1
 """The classes of DeepSpeed that define the keys of each section."""
 
 BY_SHAPE = "depends on the shape or norm of each weight"
-"""Why stages 1 to 3 refuse an optimizer: they flatten the weights."""
+"""The reason why stages 1 to 3 refuse an optimizer. These stages flatten the weights."""
 
 
 def check_config(config: dict[str, Any], run: Run) -> None:
@@ -44,7 +44,8 @@ def check_config(config: dict[str, Any], run: Run) -> None:
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
     """Check that an optimizer gives the same results with the ZeRO stage of the configuration as without DeepSpeed.
 
-    Stages 1 to 3 flatten the weights, so optimizers that depend on the shape of a weight do not work.
+    With stage 0, all optimizers do. Stages 1 to 3 flatten the weights, so optimizers that depend on the shape of a
+    weight do not work. Optimizers with train and eval modes, and torch's Adagrad, do not work either.
 
     Raises:
         ArgumentError: if the optimizer does not work. The error names the reason and the remedy.
@@ -65,7 +66,7 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
 
 
 def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]) -> None:
-    """Raise an error if `requires_grad` changed after the engine was built, because the engine ignores the change.
+    """Raise an error if `requires_grad` changed after the engine was built, because stages 1 to 3 ignore the change.
 
     Args:
         model: the model.
@@ -73,7 +74,8 @@ def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]
         config: the completed configuration.
 
     Raises:
-        ArgumentError: names the first changed parameter, and the remedy.
+        ArgumentError: if `requires_grad` of a parameter changed and the stage is not 0. The error names the first
+            changed parameter, and the remedy.
     """
     stage, now = stage_of(config), trainable(model.parameters())
     if stage == 0 or now == before:

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: reading it, filling it from the arguments, and checking it against them."""
+"""Read DeepSpeed's configuration, fill it with values of the arguments, and check it against the arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...events.errors import ArgumentError
 from .config_schema import check_schema, without_nulls
 
 AUTO = "auto"
-"""The word in a configuration that the trainer replaces with the value of the arguments."""
+"""The value in a configuration that the trainer replaces with the value of the arguments."""
 
 PRECISION = ("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
 """The training arguments that together choose the precision of the model."""
@@ -42,13 +42,13 @@ class RunSizes:
     """Sizes of a run, such as its batch size. `complete_config` uses the sizes to fill a configuration."""
 
     batch_size: int
-    """Samples in a training batch of one rank."""
+    """The number of samples in a training batch of one rank."""
     world_size: int
-    """Number of ranks."""
+    """The number of ranks."""
     total_steps: int
-    """Steps of the whole run."""
+    """The number of steps of the whole run."""
     hidden_size: int | None = None
-    """Hidden size of the model, or None if unknown; see `hidden_size_of`."""
+    """The hidden size of the model, from `hidden_size_of`. None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class Rule:
     """The arguments that give the value. If the user set one of them, a different value in the configuration is an
     error."""
     source: str = ""
-    """The origin of the value, if it is not a single argument. A different value in the configuration is then always an
-    error."""
+    """The origin of the value as text, such as "the run has 100 steps". If this text is not empty, a different value in
+    the configuration is always an error."""
 
 
 def read_config(given: Any) -> dict[str, Any]:
-    """Copy a configuration from a dict, or read it from a JSON file.
+    """Return a copy of a configuration that is a dict, or read a configuration from a JSON file.
 
     Raises:
-        ArgumentError: if `given` is neither a dict nor a path, or if the file has no JSON object. The error names the
-            file and the line.
+        ArgumentError: if `given` is neither a dict nor a path, or if the file cannot be read, has no JSON object, or
+            has a key twice in one section. The error names the file.
     """
     if isinstance(given, dict):
         return copy.deepcopy(given)
@@ -110,17 +110,19 @@ def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
 def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> dict[str, Any]:
     """Return a copy of a configuration, filled from the arguments and checked against them.
 
-    - A key with the value "auto" gets the value of the arguments. A null key counts as absent.
+    - A key with the value "auto" gets the value of the arguments. A key with the value null counts as absent.
     - A key with another value keeps this value. The value must agree with the arguments that the user set. Batch sizes,
-      `gradient_accumulation_steps` and `total_num_steps` must always agree.
-    - Absent keys are filled: the batch sizes, `gradient_clipping`, and `bf16` or `fp16` if the arguments request it.
-    - If there is no `optimizer`, the function adds the two keys that let DeepSpeed use the run's own optimizer. With
-      `deepspeed_fill_sections`, it adds the sections `optimizer` and `scheduler`.
-    - All other keys are passed to DeepSpeed unchanged.
+      `gradient_accumulation_steps` and `total_num_steps` must always agree with the run. With `auto_find_batch_size`,
+      the batch sizes of the arguments replace the batch sizes of the configuration.
+    - If the batch sizes, `gradient_accumulation_steps` or `gradient_clipping` are absent, the function adds them. If
+      the arguments set half precision, the function also adds an absent section `bf16` or `fp16`.
+    - If the section `optimizer` is absent, the function adds the two keys that let DeepSpeed use the run's own
+      optimizer. With `deepspeed_fill_sections`, it also adds absent sections `optimizer` and `scheduler`.
+    - All other keys stay unchanged.
 
     Raises:
-        ArgumentError: if the schema refuses keys. The error lists all of them. If the schema refuses none, the error
-            lists all keys that contradict the arguments, and all keys with "auto" that have no value.
+        ArgumentError: if the schema refuses keys. The error lists all these keys. Also if keys contradict the
+            arguments, or if keys with "auto" have no value. The error then lists both kinds of keys.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)
@@ -183,7 +185,10 @@ def rules(args: TrainingArguments, sizes: RunSizes) -> Iterator[Rule]:
 
 
 def hidden_size_of(model: Any) -> int | None:
-    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if both are missing."""
+    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if both are missing.
+
+    If the config itself has neither, the function reads `text_config` of the config.
+    """
     config = getattr(model, "config", None)
     for part in (config, getattr(config, "text_config", None)):
         sizes = (getattr(part, "hidden_size", None), *(getattr(part, "hidden_sizes", None) or ()))
@@ -194,14 +199,17 @@ def hidden_size_of(model: Any) -> int | None:
 
 
 def stage_of(config: dict[str, Any]) -> int:
-    """Return the ZeRO stage. Stage 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    """Return the ZeRO stage of a configuration, 0 by default.
+
+    Stage 0 shards nothing. Stage 1 shards optimizer states, stage 2 also gradients, and stage 3 also weights.
+    """
     return int(config.get("zero_optimization", {}).get("stage", 0))
 
 
 def precision_of(config: dict[str, Any]) -> str:
     """Return the half precision that the configuration turns on: `bf16` or `fp16`.
 
-    An empty text means that it turns on neither. The weights then keep the precision of the model.
+    If the configuration turns on neither, return an empty text. The weights then keep the precision of the model.
     """
     return next((name for name in ("bf16", "fp16") if config.get(name, {}).get("enabled") is True), "")
 

@@ -49,7 +49,8 @@ SECTIONS: dict[str, str] = {
         '{"enabled": true}',
     ),
 }
-"""The keys with a section as value, each with an example. DeepSpeed itself raises an error for removed keys."""
+"""The keys with a section as value, each with an example of the section. Some of these keys were removed from
+DeepSpeed. For a removed key, DeepSpeed itself raises an error that explains the removal."""
 
 VALUES = frozenset(
     [
@@ -99,7 +100,8 @@ def check_schema(config: dict[str, Any]) -> None:
     """Check the keys and types of a configuration, independent of the arguments.
 
     Raises:
-        ArgumentError: lists every key that is unknown, unsupported or of the wrong type.
+        ArgumentError: if a key is unknown, is not supported or has a value of the wrong type. The error lists all such
+            keys.
     """
     problems = [*_key_problems(config), *_section_problems(config)]
     if problems:
@@ -107,7 +109,7 @@ def check_schema(config: dict[str, Any]) -> None:
 
 
 def without_nulls(config: Any) -> Any:
-    """Return a configuration, sections included, without the keys whose value is None. Such a key counts as absent."""
+    """Return a configuration without the keys whose value is None, in its sections too."""
     if not isinstance(config, dict):
         return config
     return {key: without_nulls(value) for key, value in config.items() if value is not None}
@@ -116,7 +118,7 @@ def without_nulls(config: Any) -> Any:
 def unknown_keys(section: str, given: Any, known: Any) -> Iterator[str]:
     """Yield an error text for each key in `given` that is not in `known`.
 
-    `section` is the name of the section that has the keys `given`. It is empty for the top level.
+    `section` is the name of the section that has the keys `given`. For the top level, `section` is empty.
     """
     prefix = f"{section}." if section else ""
     yield from (f"{prefix}{key} is unknown{nearest(key, known)}" for key in given if key not in known)

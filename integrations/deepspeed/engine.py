@@ -1,4 +1,4 @@
-"""Building DeepSpeed's engine for a model."""
+"""Build DeepSpeed's engine for a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def default_groups(model: nn.Module) -> Groups:
 
 
 def drop_frozen(groups: Groups) -> None:
-    """Remove frozen parameters from groups in place.
+    """Remove frozen parameters from parameter groups, in place.
 
     ZeRO would apply weight decay to frozen parameters, and fails on a group that has only frozen parameters.
     """
@@ -39,9 +39,10 @@ def drop_frozen(groups: Groups) -> None:
 
 
 def prepare_process(config: dict[str, Any], run: Run) -> None:
-    """Create what DeepSpeed requires in a single process, and warn if DeepSpeed will compile its optimizer.
+    """Prepare the process for DeepSpeed's engine, before the engine is built.
 
-    Also keep DeepSpeed from compiling an extension that training does not use, and ignore torch's deprecation warnings.
+    In a single process, create the process group that DeepSpeed requires. Prevent the compilation of an extension that
+    training does not use. Ignore torch's deprecation warnings. Warn if DeepSpeed will compile its optimizer.
     """
     init_single_process(run)
     disable_shm_extension()
@@ -54,13 +55,15 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
     """Build DeepSpeed's engine for a model.
 
     Args:
-        model: the model, changed in place by DeepSpeed.
-        optimizer: the optimizer, or None for the optimizer in the configuration.
-        groups: the parameter groups for the optimizer in the configuration.
-        config: the completed configuration. The function leaves out the schedule, because the run steps it.
+        model: the model. DeepSpeed changes the model in place.
+        optimizer: the optimizer. None: DeepSpeed builds the optimizer that the configuration names.
+        groups: the parameter groups of the optimizer. With stages 1 to 3, the function removes frozen parameters from
+            these groups.
+        config: the completed configuration. The function leaves out the schedule, because the run itself steps the
+            schedule.
 
     Raises:
-        ArgumentError: if DeepSpeed refuses the configuration, with DeepSpeed's own message.
+        ArgumentError: if DeepSpeed refuses the model or the configuration, with DeepSpeed's own message.
     """
     if stage_of(config) > 0:
         drop_frozen(groups)
@@ -92,7 +95,10 @@ def added_attributes(before: dict[Any, set[str]]) -> list[tuple[Any, str]]:
 
 
 def half_precision_forward(model: nn.Module, dtype: torch.dtype) -> Callable[..., Any]:
-    """Wrap the model's forward: cast floating-point inputs to `dtype` and outputs to float32. Return the wrapper."""
+    """Return a function that calls the model's forward with floating-point inputs in `dtype`.
+
+    The function converts half-precision outputs to float32.
+    """
     forward = model.forward
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,11 +19,14 @@ from .weights import full_shape, full_value, set_full_value
 Group = dict[str, Any]
 
 LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-"""The attributes of DeepSpeed's loss scaler that a checkpoint keeps."""
+"""The attributes of DeepSpeed's loss scaler that a checkpoint contains."""
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the torch optimizer inside of DeepSpeed's optimizer. Its groups hold the learning rates."""
+    """Return the torch optimizer inside of DeepSpeed's optimizer.
+
+    The parameter groups of the torch optimizer have the current learning rates.
+    """
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 
@@ -67,15 +70,15 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Replace each weight by a full copy of the optimizer's float32 values. Call this before the engine ends."""
+        """Replace each weight by a full copy of its float32 master weight. Call this method before the engine ends."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
 
     def restore_parameters(self) -> None:
-        """Put the model's parameters back into the torch optimizer, after the engine is destroyed.
+        """Put the model's parameters back into the torch optimizer, and clear its state.
 
-        The optimizer loses its state.
+        Call this method after the engine is destroyed.
         """
         inner = torch_optimizer(self.engine)
         inner.param_groups[:] = [
@@ -84,7 +87,10 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the current options of all groups, including empty groups, with numbers in place of parameters."""
+        """Return the current options of all groups, with numbers in place of parameters.
+
+        The result includes the groups without parameters to train, which DeepSpeed drops.
+        """
         current = iter(inner.param_groups)
         options, first = [], 0
         for group in self.groups:
@@ -95,7 +101,7 @@ class OptimizerState:
         return options
 
     def load(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Load a full state. Every rank passes the whole state.
+        """Load a full state into DeepSpeed's optimizer. Every rank passes the whole state.
 
         The state may have other parameter groups than this run, for example if only one of the two runs has weight
         decay.
@@ -154,10 +160,10 @@ class OptimizerState:
         return found
 
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
-        """Return the parameters of this run as a list for each group of a saved state, in the order of that state.
+        """Return the parameters of this run as one list per group of a saved state, in the order of the saved state.
 
-        The saved state has either the groups of this run, or two groups: with and without weight decay. The method
-        compares the number of parameters of each group to find out which.
+        The saved state has the groups of this run, or the groups of a run with or without weight decay. The method
+        compares the numbers of parameters of the groups to find the right division.
 
         Raises:
             CheckpointError: if the groups of the saved state have other sizes.
@@ -220,7 +226,7 @@ def discard_gradients(engine: Any, parameters: list[nn.Parameter]) -> None:
 
 
 def loss_scaler_state(engine: Any) -> dict[str, Any]:
-    """Return the state of the loss scaler for float16; {} if the engine has none."""
+    """Return the state of DeepSpeed's loss scaler for float16; {} if the engine has no loss scaler."""
     scaler = getattr(getattr(engine, "optimizer", None), "loss_scaler", None)
     return {name: getattr(scaler, name) for name in LOSS_SCALER_FIELDS if hasattr(scaler, name)}
 
@@ -234,8 +240,8 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    A state that the optimizer loads inside the block belongs to `tensors`. The replacement is necessary in stage 3, in
-    which the groups hold these tensors only during an update.
+    If the optimizer loads a state inside the block, the state belongs to `tensors`. Stage 3 needs the replacement,
+    because its groups contain these tensors only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):
@@ -248,7 +254,10 @@ def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) 
 
 
 def _has_shape(value: Any, shape: torch.Size) -> bool:
-    """Return whether an entry of the optimizer state has one value per element of the weight. `step` has only one."""
+    """Return whether an entry of the optimizer state has one value per element of a weight of this shape.
+
+    The entry `step`, for example, has only one value.
+    """
     return isinstance(value, torch.Tensor) and value.shape == shape
 
 
@@ -268,11 +277,11 @@ def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) 
     Args:
         value: the saved value of this entry for one of the parameters.
         flat: the tensor.
-        optimizer: the optimizer. It decides whether the step is an int or a tensor.
+        optimizer: the optimizer. An optimizer of DeepSpeed has an int as `step`, an optimizer of torch a tensor.
         key: the name of the entry, such as `step`.
 
     Returns:
-        `value` if it is a scalar or has the shape of `flat`. Otherwise zeros in the shape of `flat`.
+        `value`, if `value` is a scalar or has the shape of `flat`. Otherwise zeros in the shape of `flat`.
     """
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)

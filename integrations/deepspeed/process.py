@@ -1,4 +1,4 @@
-"""The process around an engine: process group, launcher variables, compiled code, and the clean-up of all of them."""
+"""Create and clean up what an engine needs in its process: process group, launcher variables and compiled code."""
 
 from __future__ import annotations
 
@@ -26,22 +26,26 @@ FINALIZERS: list[weakref.finalize[Any, Any]] = []
 """The finalizers of the engines of this process. The process group stays until the last engine is released."""
 
 CREATED: set[str] = set()
-"""What `init_single_process` created in this process: `group`, `LOCAL_RANK`."""
+"""The names of what `init_single_process` created in this process: `group` for a process group, and `LOCAL_RANK`."""
 
 COMPILED_OPTIMIZERS = ("adam", "adagrad", "lamb", "lion")
-"""The optimizers that DeepSpeed compiles at first use, by their names in its configuration."""
+"""The optimizers that DeepSpeed compiles at first use, by their names in the configuration without a `w` at the end."""
 
 DEPRECATED_NAMES = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
-"""The text of torch's deprecation warning about functions that DeepSpeed calls in each step."""
+"""A pattern for torch's deprecation warning about functions that DeepSpeed calls in each step."""
 
 
 def finalize_engine(owner: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:
-    """Register a finalizer. It releases the engine when `owner` is garbage-collected or the program ends.
+    """Register a finalizer, which releases the engine when `owner` is garbage-collected or the program ends.
 
     Args:
         owner: the object that uses the engine.
         engine: the engine.
-        added: the attributes that the engine set on modules and parameters, as pairs of object and name.
+        added: the attributes that the engine set on modules and parameters, as pairs of object and name. The finalizer
+            removes these attributes.
+
+    Returns:
+        The finalizer. Call the finalizer to release the engine earlier.
     """
     FINALIZERS.append(weakref.finalize(owner, _release_engine, engine, added))
     FINALIZERS[-1].atexit = False  # `_release_at_exit` keeps the order: engines first, then the process group
@@ -95,15 +99,19 @@ def ignore_deprecated_names() -> None:
 
 
 def disable_shm_extension() -> None:
-    """Keep DeepSpeed from compiling its CPU all-reduce for inference, which training does not use.
+    """Prevent DeepSpeed from compiling its CPU all-reduce for inference, which training does not use.
 
-    The compilation takes a minute and needs a compiler. It waits without a time limit if a killed process left a lock.
+    The compilation takes a minute and needs a compiler. If a killed process left a lock file, the compilation waits
+    without a time limit.
     """
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def init_single_process(run: Run) -> None:
-    """Create what DeepSpeed requires in a single process: a process group of one rank, and `LOCAL_RANK`."""
+    """Create a process group of one rank in a single process, and set `LOCAL_RANK`, because DeepSpeed requires both.
+
+    A process group or a variable that already exists stays as it is.
+    """
     if run.ranks.single_process and not dist.is_initialized():
         backend = run.args.ddp_backend or get_accelerator().communication_backend_name()
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
@@ -114,9 +122,9 @@ def init_single_process(run: Run) -> None:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group and undo `init_single_process`, unless another engine is alive.
+    """Destroy the process group and undo `init_single_process`.
 
-    A group of one rank that the program created itself stays.
+    If another engine of this process is alive, do nothing. A group of one rank that the program created itself stays.
     """
     FINALIZERS[:] = [finalizer for finalizer in FINALIZERS if finalizer.alive]
     if FINALIZERS:

@@ -1,4 +1,4 @@
-"""The learning-rate schedules that DeepSpeed's configuration can name: those in DeepSpeed and those in torch."""
+"""The learning-rate schedules that DeepSpeed's configuration can name: schedules of DeepSpeed and of torch."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ class Schedule:
 
 
 def make_schedule(section: dict[str, Any], optimizer: Optimizer) -> Any:
-    """Build the schedule that DeepSpeed's configuration names: one of DeepSpeed's, or one of torch's.
+    """Build the schedule that DeepSpeed's configuration names: a schedule of DeepSpeed or of torch.
 
     Args:
         section: the section `scheduler` of the configuration.
         optimizer: the torch optimizer whose learning rates the schedule sets.
 
     Raises:
-        ArgumentError: if the name or a parameter is unknown, with the nearest known name, or if a value is invalid.
+        ArgumentError: if the name or a parameter is unknown, or if a value is invalid. For an unknown name, the error
+            suggests the most similar known name.
     """
     name, known = section.get("type", ""), lr_schedules.VALID_LR_SCHEDULES
     kind = getattr(lr_schedules if name in known else torch.optim.lr_scheduler, name, None)
@@ -86,18 +87,18 @@ def _is_not_start_warning(record: logging.LogRecord) -> bool:
 
 
 def keep_empty_groups(schedule: Any, filled: list[int], groups: int) -> Any:
-    """Make a schedule save and load its rates for all parameter groups, although DeepSpeed drops the empty ones.
+    """Make a schedule save and load its rates for all parameter groups, although DeepSpeed drops empty groups.
 
-    Without weight decay all parameters are in one of two groups, and the other group is empty. Checkpoints of runs
-    without DeepSpeed have rates for both groups.
+    For example, without weight decay all parameters are in one of two groups, and the other group is empty. Checkpoints
+    of runs without DeepSpeed have rates for both groups.
 
     Args:
-        schedule: the schedule. The function changes it in place.
+        schedule: the schedule. The function changes the schedule in place.
         filled: the indices of the groups that have parameters.
         groups: the number of groups, empty groups included.
 
     Returns:
-        The same object `schedule`.
+        `schedule`, the same object.
     """
     save, load = schedule.state_dict, schedule.load_state_dict
 

@@ -1,6 +1,7 @@
-"""The weights of a model that DeepSpeed trains: saving, loading and changing them as full tensors.
+"""Save, load and change the weights of a model that DeepSpeed trains, as full tensors.
 
-With stages 1 and 2, and with stage 3 in half precision, the optimizer updates float32 copies: the master weights.
+With stages 1 and 2, and with stage 3 in half precision, the optimizer updates float32 copies of the weights: the master
+weights.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ CHUNK = 2**24
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
-    """Gather the full weights in host memory. Trainable weights come from the optimizer's float32 copies.
+    """Gather the full weights in host memory. Trainable weights have the values of their master weights.
 
-    Every rank must call it. A rank with `keep=False` returns None.
+    Every rank must call this function. A rank with `keep=False` returns None.
     """
     full: dict[int, torch.Tensor] = {}
     named = model.state_dict(keep_vars=True)
@@ -43,16 +44,17 @@ def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | No
 
 
 def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Gather the full gradients by name. Call it on every rank, after backward and before the optimizer step."""
+    """Gather the full gradients by name. Every rank must call this function between backward and the optimizer step."""
     found = ((name, safe_get_full_grad(weight)) for name, weight in model.named_parameters() if weight.requires_grad)
     return {name: gradient.detach() for name, gradient in found if gradient is not None}
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of a weight, with the values of the optimizer's float32 copy.
+    """Return the full tensor of a weight, with the values of its master weight.
 
-    If the program changed an element since the last step, this element has the changed value. Every rank
-    must call this function, because the function gathers a sharded weight.
+    If the program changed an element of the weight since the last step, the result has the changed value. A frozen
+    weight has no master weight, so the result has the values of the weight. Every rank must call this function, because
+    the function gathers a sharded weight.
     """
     master = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
     weight = tensor.detach()
@@ -60,9 +62,9 @@ def full_value(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load full weights. Return the names that `state` lacks, and the names that the model lacks.
+    """Load full weights into a model. Return the names that `state` lacks, and the names that the model lacks.
 
-    Every rank passes all weights.
+    Every rank must call this function with all weights.
 
     Raises:
         RuntimeError: if a weight in `state` and in the model has different shapes. The error names the weight.
@@ -85,11 +87,10 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 @torch.no_grad()
 def update_master_weights(engine: Any) -> None:
-    """Copy weights that the program changed since the last step into the optimizer's float32 copies.
+    """Copy weights that the program changed since the last step to the master weights.
 
-    Without this function, the optimizer would overwrite the changed weights with its copies. An element counts as
-    unchanged if the copy, rounded to the dtype of the weight, equals the weight. The copy of such an element does not
-    change.
+    Without this function, the optimizer would overwrite the changed weights with its master weights. If the master
+    weight of an element, rounded to the dtype of the weight, equals the weight, the master weight does not change.
     """
     for masters, weights in _master_weights(engine):
         for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
@@ -97,7 +98,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pairs: a tensor of master weights of this rank, and the weights of the model that have the same place."""
+    """Yield pairs of tensors with the same layout: master weights of this rank, and the weights of the model."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(
@@ -135,8 +136,10 @@ def full_shape(parameter: torch.Tensor) -> torch.Size:
 
 
 def _gathered(tensor: torch.Tensor, modified: bool = False) -> Any:
-    """Return a context manager. Inside its block, a sharded weight is full. With `modified=True`, the changes of rank 0
-    to the weight stay after the block."""
+    """Return a context manager that gathers a sharded weight inside its `with` block.
+
+    With `modified=True`, all ranks get the changes that rank 0 makes to the weight in the block.
+    """
     return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if modified else None)
 
 

@@ -1,4 +1,4 @@
-"""fairscale: OSS with ShardedDataParallel, and FullyShardedDataParallel on CUDA. Each is imported at its first use."""
+"""Callbacks for fairscale: `ShardedDDP`, and `FairscaleFSDP` on CUDA. Each class is imported at its first use."""
 
 from __future__ import annotations
 

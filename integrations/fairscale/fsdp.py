@@ -1,4 +1,4 @@
-"""fairscale's FullyShardedDataParallel: shards weights, gradients and optimizer states over the ranks, on CUDA."""
+"""Shard weights, gradients and optimizer states over the ranks, on CUDA: fairscale's FullyShardedDataParallel."""
 
 from __future__ import annotations
 
@@ -51,15 +51,20 @@ def has_cuda(device: torch.device) -> bool:
 class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
-    Set `sharded_ddp="zero_dp_3 fairscale"` in the arguments to use it, and start the program with
-    `torchrun --nproc_per_node=N`. fairscale works on CUDA only. The callback `FSDP` is the better choice for most runs:
-    it uses PyTorch's FSDP2, works on every device and supports more features. To select `FSDP`, leave out the word
-    `fairscale`: `sharded_ddp="zero_dp_3"`.
+    Set `sharded_ddp="zero_dp_3 fairscale"` in the arguments to use the callback, and start the program with
+    `torchrun --nproc_per_node=N`. This callback works on CUDA only. The callback `FSDP` is the better choice for most
+    runs. `FSDP` uses PyTorch's FSDP2, works on every device and supports more features. To select `FSDP`, leave out the
+    word `fairscale`: `sharded_ddp="zero_dp_3"`.
 
     After the run, the model stays sharded, and evaluation, prediction and further training use the sharded model.
     Checkpoints hold full weights. The optimizer must compute the update of each element from this element alone, as
     AdamW and SGD do. With `fp16=True`, the weights stay float32 and autocast computes in half precision, as without
-    sharding.
+    sharding. `bf16=True` is not supported.
+
+    Raises:
+        ArgumentError: in a single process, on a device other than CUDA, for an optimizer that depends on the shape of a
+            weight, or for a setting that is not supported.
+        ModelError: if a weight is not float32 or is on the meta device, or if another trainer has sharded the model.
     """
 
     arguments = ("sharded_ddp",)
@@ -69,8 +74,8 @@ class FairscaleFSDP(ShardedModel):
     )
 
     bucket_cap_mb: int = 25
-    """The size of a bucket, in MiB. Small gradients in the same bucket are reduced together. 0: no buckets. The memory
-    of a bucket is freed after the update of the weights."""
+    """The size of a bucket, in MiB. The ranks reduce the small gradients of a bucket together. 0: no buckets. The
+    memory of a bucket is freed after the update of the weights."""
     _root: FSDPUnit | None = field(default=None, init=False, repr=False, compare=False)
     """The outermost unit, which wraps the model."""
 
@@ -180,7 +185,10 @@ class FairscaleFSDP(ShardedModel):
 
 
 class _GradScaler(ShardedGradScaler):
-    """A loss scaler that also works with fused optimizers. If one rank finds an overflow, all ranks skip the step."""
+    """A loss scaler for sharded gradients, also with fused optimizers.
+
+    If one rank finds an overflow, all ranks skip the step.
+    """
 
     def unscale_(self, optimizer: Optimizer) -> None:
         super().unscale_(optimizer)
@@ -197,7 +205,7 @@ def _require_cuda(device: torch.device) -> None:
 
 
 def _require_elementwise(kind: str) -> None:
-    """Raise an error if the optimizer named `kind` gives other results on shards than on full weights."""
+    """Raise an `ArgumentError` if optimizers of the class `kind` give other results on shards than on full weights."""
     if is_shape_dependent(kind):
         raise ArgumentError(
             f"{kind} depends on the shape of a weight, and with FairscaleFSDP each rank has a flat shard of it: use "

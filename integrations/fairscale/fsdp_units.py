@@ -1,6 +1,6 @@
-"""The FSDP units of a model that fairscale shards, and the full and sharded states of model and optimizer.
+"""Wrap a model in FSDP units of fairscale, and convert between full and sharded states of model and optimizer.
 
-A unit is a module that `FullyShardedDataParallel` wraps. Its weights are gathered and freed together.
+A unit is a module that `FullyShardedDataParallel` wraps. The weights of a unit are gathered and freed together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...engine.distributed.ranks import Ranks
 from ...events.errors import ModelError
 
 WRAPPERS = ("_fsdp_wrapped_module", "_fpw_module")
-"""The attributes under which fairscale's wrappers hold the wrapped module."""
+"""The attributes in which fairscale's wrappers store the wrapped module."""
 
 
 def plain_name(name: str) -> str:
@@ -42,7 +42,7 @@ class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
             yield plain_name(name), module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return this rank's shards by name. Unlike fairscale's own method, it is not a collective."""
+        """Return this rank's shards by name. Unlike the method of fairscale, this method is not a collective."""
         state: dict[str, Any] = nn.Module.state_dict(self, *args, **kwargs)
         return state
 
@@ -53,7 +53,7 @@ class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
 
 
 _units: weakref.WeakSet[FSDPUnit] = weakref.WeakSet()
-"""All units of this process. Each references process groups."""
+"""All units of this process. Each unit references process groups."""
 
 
 def units_of(root: FSDPUnit) -> list[Any]:
@@ -70,18 +70,18 @@ def shard_model(
 
     Args:
         model: the model, on any device, with weights in float32.
-        blocks: the modules to wrap, inner ones first.
+        blocks: the modules to wrap, inner modules first.
         device: the device that computes.
-        offload: whether shards are kept in host memory.
+        offload: whether the shards stay in host memory.
         reshard: whether the weights of blocks are freed after forward and gathered again for backward. Weights outside
             of the blocks stay gathered.
-        bucket_mb: MiB of gradients in one bucket; 0 uses no buckets.
+        bucket_mb: the size of a bucket of gradients, in MiB. 0: no buckets.
 
     Returns:
-        The unit to call in place of the model.
+        The outermost unit. Call this unit in place of the model.
 
     Raises:
-        ModelError: if a weight cannot be sharded.
+        ModelError: if a weight is not float32 or is on the meta device, or if another trainer has sharded the model.
     """
     _check_weights(model)
     options = _unit_options(model, device, offload=offload, reshard=reshard, bucket_mb=bucket_mb)
@@ -133,7 +133,7 @@ def _unit_options(
 
 @torch.no_grad()
 def _move_and_broadcast(modules: list[nn.Module], device: torch.device) -> None:
-    """Copy the weights and buffers of modules to the device, with the values of rank 0."""
+    """Copy the weights and buffers of modules to the device, and give them the values of rank 0."""
     for module in modules:
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             tensor.data = tensor.data.to(device, copy=True, memory_format=torch.contiguous_format)
@@ -158,7 +158,8 @@ def _replace(model: nn.Module, block: nn.Module, unit: FSDPUnit) -> None:
 def init_units(root: FSDPUnit) -> None:
     """Initialize the shards of all units before the first forward.
 
-    fairscale itself initializes them in the first forward, but misses some units if this forward is an evaluation.
+    fairscale itself initializes the shards in the first forward, but misses some units if this forward is an
+    evaluation.
     """
     root.train()
     for unit in units_of(root):
@@ -167,11 +168,12 @@ def init_units(root: FSDPUnit) -> None:
 
 
 def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
-    """Free gathered weights. This includes weights that fairscale keeps for a backward pass.
+    """Free gathered weights, including the weights that fairscale would still need for a backward pass.
 
     Args:
         root: the outermost unit.
-        failed: whether a step ended in an error. The gradients of this step and the state of its hooks are then reset.
+        failed: whether a step ended in an error. If True, the function also resets the gradients of this step and the
+            state of the hooks.
     """
     for unit in units_of(root):
         unit._free_full_params()
@@ -195,10 +197,10 @@ def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: 
 def gather_weights(
     root: FSDPUnit, model: nn.Module, device: torch.device, ranks: Ranks, keep: bool
 ) -> dict[str, torch.Tensor]:
-    """Gather the full weights of a model in host memory. Tied weights stay tied: they have one tensor.
+    """Gather the full weights of a model in host memory: name -> full weight. Tied weights have one tensor.
 
-    Every rank must call this function. It gathers one weight at a time. A rank with `keep=False` returns {}, and never
-    holds all weights.
+    Every rank must call this function. The function gathers one weight at a time. A rank with `keep=False` returns {},
+    and never holds all weights.
     """
     free_full_weights(root)
     seen: dict[Any, torch.Tensor] = {}
@@ -219,7 +221,7 @@ def gather_weights(
 def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, keep: bool) -> dict[str, Any]:
     """Gather the full state of an optimizer that holds shards, in the format of a run without sharding.
 
-    Every rank must call it. A rank with `keep=False` returns {}.
+    Every rank must call this function. A rank with `keep=False` returns {}.
     """
     state: dict[str, Any] = optimizer.state_dict()
     weights = _weights_of(optimizer)
@@ -236,7 +238,7 @@ def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, k
 
 
 def load_optimizer_state(root: FSDPUnit, optimizer: Any, state: dict[str, Any]) -> None:
-    """Load this rank's shards of a full state into an optimizer."""
+    """Load this rank's shards of a full optimizer state, from `gather_optimizer_state`, into an optimizer."""
     weights = _weights_of(optimizer)
     shards = {
         number: {
@@ -263,7 +265,7 @@ def _shard_of(root: FSDPUnit, value: torch.Tensor) -> torch.Tensor:
 
 
 def _shard_before_loading(root: FSDPUnit) -> Callable[..., None]:
-    """Return a pre-hook of `load_state_dict` that replaces full weights by this rank's shards."""
+    """Return a pre-hook of `load_state_dict` that replaces the full weights in the state by this rank's shards."""
 
     def shard(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         free_full_weights(root)
@@ -283,7 +285,7 @@ def _remove_hooks(unit: Any) -> None:
 
 
 def release_process_groups() -> None:
-    """Drop the references of all units to process groups, so that the groups can be destroyed; see `Ranks.leave`.
+    """Remove the references of all units to process groups, so that `Ranks.leave` can destroy the groups.
 
     The units cannot compute afterwards.
     """

@@ -1,4 +1,4 @@
-"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, and gradients only on the rank that needs them."""
+"""Shard optimizer states and gradients over the ranks: fairscale's OSS and ShardedDataParallel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ...events.stages import Stage, order
 
 
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
-    """fairscale's wrapper. While the wrapper is built, rank 0 sends only the tensors of the model.
+    """fairscale's wrapper, with a change: when the wrapper is built, rank 0 sends only the tensors of the state dict.
 
-    fairscale itself sends every value of the state dict, and fails if a module's extra state is not a tensor.
-    With this class each rank keeps its own extra state, as with DDP.
+    fairscale itself sends every value of the state dict, and fails if a module's extra state is not a tensor. With this
+    class, each rank keeps its own extra state, as with DDP.
     """
 
     def _sync_params_and_buffers(self) -> None:
@@ -40,10 +40,15 @@ class TensorSync(ShardedDataParallel):  # type: ignore[misc]
 
 @dataclass
 class ShardedDDP(Callback):
-    """Trains on several ranks with fairscale. Each rank holds one shard of the optimizer state (ZeRO stages 1 and 2).
+    """Trains with fairscale. Each rank holds one shard of optimizer state and gradients (ZeRO stages 1 and 2).
 
     Set `sharded_ddp="simple"` in the arguments, or add `ShardedDDP()` to the callbacks, and start the program with
     `torchrun --nproc_per_node=N`. Training reaches the same weights as with DDP.
+
+    Raises:
+        ArgumentError: in a single process, or for an optimizer object that is not sharded.
+        ModelError: if the model has too few weights to shard, if the weights have several dtypes, or if a gradient is
+            sparse.
     """
 
     stage = Stage.PREPARE
@@ -95,8 +100,8 @@ class ShardedDDP(Callback):
 def _shard_optimizer(make: Callable[[], Optimizer]) -> OSS:
     """Build fairscale's optimizer OSS. On each rank, OSS updates one shard of the weights.
 
-    `make` builds the optimizer. OSS takes the class, options and groups of this optimizer. If `make` returns an OSS,
-    the function returns this OSS.
+    OSS gets the class, the options and the groups of the optimizer that `make` builds. If `make` returns an OSS of an
+    earlier session, the function returns this OSS.
     """
     optimizer = make()
     if isinstance(optimizer, OSS):  # the trainer has trained before
@@ -126,9 +131,9 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
 
 
 def _remove_hooks(wrapped: Any) -> None:
-    """Remove the gradient hooks of a wrapper.
+    """Remove the gradient hooks of a wrapper, because the hooks of the next wrapper replace them.
 
-    Otherwise they would reduce gradients in addition to the hooks of the next wrapper.
+    With both sets of hooks, the ranks would reduce each gradient twice.
     """
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:
@@ -140,9 +145,9 @@ def _remove_hooks(wrapped: Any) -> None:
 class _Gradients:
     """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
 
-    fairscale itself sends each gradient as soon as backward has computed it. The forward of one rank may use other
-    parameters than the forward of another rank. The ranks would then send gradients in a different order. They would
-    mix up the gradients, or wait for each other.
+    fairscale itself sends each gradient as soon as backward has computed the gradient. But the forward of one rank may
+    use other parameters than the forward of another rank. The ranks would then send gradients in different orders, and
+    would mix up the gradients or wait for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:
@@ -154,7 +159,7 @@ class _Gradients:
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Keep gradients local inside a `with` block. After the last batch of a step (`last=True`), average them."""
+        """Send no gradients inside a `with` block. After the last batch of a step (`last=True`), average gradients."""
         with self.wrapping.watched(wrapped.no_sync(), last):
             yield
         if last:
@@ -162,10 +167,14 @@ class _Gradients:
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
-        """Average the gradients. Each rank gets the averages for its own shard, and None for the other weights.
+        """Average the gradients. Each rank gets only the averages for the weights that this rank updates.
 
-        If no rank used a weight, its gradient stays None. If a weight is not in the optimizer, no rank owns the
-        weight. All ranks then get the average of its gradient, because the total norm includes this gradient.
+        On a rank that does not update a weight, the gradient of this weight becomes None. If no rank used a weight, the
+        gradient stays None. If a weight is not in the optimizer, no rank updates the weight. All ranks then get the
+        average of the gradient, because the total norm includes this gradient.
+
+        Raises:
+            ModelError: if a gradient is sparse.
         """
         weights = [weight for weight in self.wrapping.weights if weight.requires_grad]
         used_here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
@@ -192,7 +201,7 @@ class _Gradients:
 
     @torch.no_grad()
     def gather(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """Return the gradients of all weights that any rank used, by name. The owner of a weight sends its gradient."""
+        """Return the gradients of all weights that any rank used, by name. Every rank must call this method."""
         used = {id(weight) for weight in self.used}
         return {
             name: self.ranks.sum(

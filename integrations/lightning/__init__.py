@@ -1,1 +1,1 @@
-"""Lightning: callbacks that were written for Lightning run on trainbus."""
+"""Run callbacks that were written for Lightning on trainbus."""

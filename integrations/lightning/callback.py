@@ -26,7 +26,7 @@ HOOKS: dict[str, str] = {
     **{"on_predict_end": "on_predict", "on_predict_epoch_end": "on_predict"},
     **{"state_dict": "state_dict", "load_state_dict": "load_state_dict"},
 }
-"""Hook of Lightning -> the event at which it is called. `docs/plugins/migrating.md` has the table."""
+"""Hook of Lightning -> the events at which the hook is called. `docs/plugins/migrating.md` has the table."""
 
 _BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 _PER_BATCH: dict[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ _PER_BATCH: dict[str, tuple[str, ...]] = {
     "on_step_end": _BATCH_HOOKS,
     "on_prediction_step": ("on_validation_batch_end", "on_predict_batch_end"),
 }
-"""Event of each batch -> the hooks that it calls."""
+"""Event of each batch -> the hooks that the handler of this event calls."""
 
 WITHOUT_EVENT: dict[str, str] = {
     "on_sanity_check_start": "trainbus has no sanity check. Use `eval_on_start=True` and `on_validation_start`.",
@@ -54,13 +54,13 @@ WITHOUT_EVENT: dict[str, str] = {
         "trainbus has no test loop. Use `on_validation_*`, and `trainer.evaluate(dataset)`.",
     ),
 }
-"""Hook of Lightning without an event -> the remedy."""
+"""Hook of Lightning without a corresponding event -> the remedy, for the error."""
 
 WORKING = (
     *(known.EarlyStopping, known.LearningRateMonitor, known.StochasticWeightAveraging),
     *(known.Timer, known.DeviceStatsMonitor, known.LambdaCallback),
 )
-"""Lightning's own callbacks that work here. Tests compare them with a Lightning Trainer."""
+"""The callbacks of the package lightning that work on trainbus."""
 
 INSTEAD: dict[str, str] = {
     "ModelCheckpoint": "Checkpoint(every(1, 'epoch'), keep=Keep(best=1))",
@@ -77,26 +77,29 @@ INSTEAD: dict[str, str] = {
     "EMAWeightAveraging": "EMA()",
     "BasePredictionWriter": "trainer.predict(dataset), and write its result",
 }
-"""Lightning's own callbacks that are refused -> what to use."""
+"""Callback of the package lightning that does not work on trainbus -> what to use instead, for the error."""
 
 
 @dataclass
 class Lightning(Callback):
-    """Calls a callback of Lightning at the events that correspond to its hooks.
+    """Calls a callback of Lightning at the events that correspond to the hooks of this callback.
 
-    Use it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. A hook receives two objects. The first
-    one is a view of the trainer, which has the attributes that callbacks of Lightning read. The second one is a
-    `LightningModule`, which has the model as its attribute `model`. If a hook sets `trainer.should_stop = True`, the
-    run stops. If a callback of Lightning logs values, these values are added to the next log of the run.
+    Write `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. Each hook first receives a view of the
+    trainer, which has the attributes that callbacks of Lightning read. Next, the hook receives a `LightningModule`. If
+    your model is not a `LightningModule`, the attribute `model` of this object is your model. If a hook sets
+    `trainer.should_stop = True`, the run stops. Values that the callback of Lightning logs become part of the next log
+    of the run.
+
+    Six callbacks of the package lightning work on trainbus: `EarlyStopping`, `LearningRateMonitor`,
+    `StochasticWeightAveraging`, `Timer`, `DeviceStatsMonitor` and `LambdaCallback`.
 
     Raises:
-        ArgumentError: if a hook has no corresponding event. Also for the callbacks of the package lightning itself,
-            except these six, which work here: `EarlyStopping`, `LearningRateMonitor`, `StochasticWeightAveraging`,
-            `Timer`, `DeviceStatsMonitor` and `LambdaCallback`. The error says what to use instead.
+        ArgumentError: for any other callback of the package lightning, or if a hook of your callback has no
+            corresponding event. The error says what to use instead.
     """
 
     callback: Any = None
-    """The callback of Lightning. None: the run calls no hook."""
+    """The callback of Lightning. None: the run calls no hooks."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. Default: `Lightning.` and the class of `callback`."""
     _target: Any = field(default=None, init=False, repr=False, compare=False)
@@ -226,13 +229,13 @@ class Lightning(Callback):
 
 
 def is_overridden(callback: Any, hook: str) -> bool:
-    """Return whether a callback has its own method for a hook."""
+    """Return whether a callback of Lightning overrides a hook."""
     own = getattr(type(callback), hook, None)
     return own is not getattr(known.Callback, hook, None) or hook in getattr(callback, "__dict__", ())
 
 
 def refuse_unusable(callback: Any) -> None:
-    """Check that a callback of Lightning works in trainbus.
+    """Check that a callback of Lightning works on trainbus.
 
     Raises:
         ArgumentError: if the callback does not work. The error says what to use or change.

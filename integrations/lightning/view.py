@@ -1,4 +1,4 @@
-"""The trainer and the module that callbacks of Lightning receive: views of a run of trainbus."""
+"""Views of a run of trainbus that callbacks of Lightning receive as their trainer and module."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ _STAGE = {"train": "fit", "evaluate": "validate", "predict": "predict"}
 
 
 class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does not read Lightning
-    """A module of Lightning that holds the model as `model`. It reads all other attributes from the model."""
+    """A `LightningModule` with the model in its attribute `model`.
+
+    An attribute that a `LightningModule` does not have is read from the model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        """Hold a model."""
+        """Store a model."""
         super().__init__()
         self.model = model
 
     @staticmethod
     def of(run: Run) -> lightning.LightningModule:
-        """Return the model of a run if it is a module of Lightning; otherwise a view of the model."""
+        """Return the model of a run, if the model is a `LightningModule`. Otherwise, return a view of the model."""
         return run.model if isinstance(run.model, lightning.LightningModule) else ModuleView(run.model)
 
     def __getattr__(self, name: str) -> Any:
@@ -59,17 +62,17 @@ class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does n
 
 
 class HeldSchedule:
-    """A schedule that does not change the learning rate any more, because a callback of Lightning sets the rate."""
+    """A learning-rate schedule that changes no rate, because a callback of Lightning sets the rate."""
 
     def __init__(self, schedule: Any, optimizer: Any) -> None:
-        """Hold a schedule at its current position."""
+        """Store the schedule that no longer steps, and the optimizer of the run."""
         self._schedule, self.optimizer = schedule, optimizer
 
     def step(self, *args: Any) -> None:
         """Do nothing."""
 
     def get_last_lr(self) -> list[float]:
-        """Return the rates of the optimizer."""
+        """Return the current learning rate of each parameter group."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def __getattr__(self, name: str) -> Any:
@@ -77,19 +80,22 @@ class HeldSchedule:
 
 
 class Strategy:
-    """The part of Lightning's `Strategy` that callbacks use: the device, and decisions of all ranks."""
+    """The attributes of Lightning's `Strategy` that callbacks use: the device and collectives.
+
+    Any other attribute raises an `ArgumentError`.
+    """
 
     def __init__(self, run: Run) -> None:
-        """Use the ranks of a run."""
+        """Create the strategy of a run."""
         self._run = run
         self.root_device = torch.device(run.args.device)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank 0."""
+        """Return the value that rank 0 passed. `src` is not used."""
         return self._run.ranks.broadcast_object(value)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all ranks passed `decision=True`; with `all=False`, whether at least one rank did."""
+        """Return whether all ranks passed `decision=True`. With `all=False`, return whether at least one rank did."""
         ranks = self._run.ranks
         if ranks.single_process:
             return bool(decision)
@@ -97,7 +103,7 @@ class Strategy:
         return votes == ranks.world_size if all else votes > 0
 
     def barrier(self, *args: Any) -> None:
-        """Do nothing: handlers of all ranks run at the same event."""
+        """Do nothing. No barrier is necessary, because all ranks run the handlers at the same event."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -109,12 +115,12 @@ class Strategy:
 
 
 class FitLoop:
-    """The counters of the loop that callbacks read."""
+    """The counters of Lightning's training loop that callbacks read. To set a counter raises an `ArgumentError`."""
 
     _skip_backward = False
 
     def __init__(self, max_epochs: int, steps: int) -> None:
-        """Create a view of the counters of a run."""
+        """Store the counters: the planned epochs and the optimizer steps done."""
         self.__dict__.update(
             max_epochs=max_epochs,
             epoch_loop=SimpleNamespace(_batches_that_stepped=steps, global_step=steps),
@@ -129,9 +135,10 @@ class FitLoop:
 
 
 class TrainerView:
-    """The view of a run that Lightning callbacks get: the attributes of a `lightning.pytorch.Trainer` that they read.
+    """A view of a run with the attributes of a `lightning.pytorch.Trainer` that callbacks of Lightning read.
 
-    `should_stop = True` requests `training_stop`. An attribute without a counterpart raises an error that names it.
+    If a callback sets `should_stop = True`, the run stops. If a callback reads or sets an attribute that trainbus does
+    not have, the view raises an `ArgumentError` that names the attribute.
     """
 
     _run: Run
@@ -201,17 +208,17 @@ class TrainerView:
 
     @property
     def global_step(self) -> int:
-        """Optimizer steps done."""
+        """The number of optimizer steps done."""
         return self._run.state.global_step
 
     @property
     def max_epochs(self) -> int:
-        """Epochs planned."""
+        """The number of planned epochs."""
         return self._run.state.num_train_epochs
 
     @property
     def max_steps(self) -> int:
-        """Optimizer steps planned."""
+        """The number of planned optimizer steps."""
         return self._run.state.max_steps
 
     @property
@@ -226,7 +233,7 @@ class TrainerView:
 
     @property
     def num_training_batches(self) -> int:
-        """The batches of an epoch."""
+        """The number of batches of an epoch; 0 outside of training."""
         return self._run.plan.batches_per_epoch if self._run.plan is not None else 0
 
     @property
@@ -251,18 +258,18 @@ class TrainerView:
 
     @property
     def log_every_n_steps(self) -> int:
-        """Steps between two logs."""
+        """The number of steps from one log to the next."""
         return max(1, int(self._run.state.logging_steps))
 
     @property
     def loggers(self) -> list[Any]:
-        """The loggers that a callback of Lightning sees. The list has only this view. The next log of the run includes
-        the values that the callback logs to the view."""
+        """A list with only this view, which is the logger for callbacks of Lightning. The next log of the run includes
+        the values that a callback logs to the view."""
         return [self]
 
     @property
     def logger(self) -> Any:
-        """The only logger."""
+        """This view, which is the only logger."""
         return self
 
     @property
@@ -271,7 +278,7 @@ class TrainerView:
 
     @property
     def fit_loop(self) -> Any:
-        """The few counters of the loop that callbacks read."""
+        """The counters of the training loop that callbacks read."""
         return FitLoop(self.max_epochs, self.global_step)
 
     # What the adapter calls.
@@ -279,7 +286,8 @@ class TrainerView:
     def request_stop(self) -> None:
         """Request the end of the training if the callback set `should_stop`.
 
-        Call this method after the hook, because some callbacks set the reason after `should_stop`.
+        `Lightning` calls this method after each hook, because some callbacks first set `should_stop` and then the
+        reason.
         """
         if self._stops:
             reason = getattr(self.callback, "stopping_reason_message", None) or "trainer.should_stop = True"
@@ -287,7 +295,7 @@ class TrainerView:
             self._run.control.request("training_stop", str(reason))
 
     def attach_optimizer(self) -> None:
-        """Set the attributes for the optimizer and its schedule."""
+        """Set the attributes `optimizers` and `lr_scheduler_configs` to the optimizer and the schedule of the run."""
         schedule: Any = self._run.lr_scheduler
         self.optimizers = [self._run.optimizer]
         moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"
@@ -296,7 +304,7 @@ class TrainerView:
 
     @property
     def schedule_changed(self) -> bool:
-        """Whether the callback replaced the schedule of the run since the last call."""
+        """Whether the callback replaced the schedule of the run since the last read of this property."""
         configs = self.lr_scheduler_configs
         changed = bool(configs) and configs[0].scheduler is not self._own_schedule
         if changed:
@@ -304,7 +312,7 @@ class TrainerView:
         return changed
 
     def step_schedules(self) -> None:
-        """Step each schedule that the callback created with the interval `epoch`. Call it at the end of an epoch."""
+        """Step each schedule that the callback created with the interval `epoch`. Call this at the end of an epoch."""
         for config in self.lr_scheduler_configs:
             if config.interval == "epoch":
                 schedule: Any = config.scheduler
@@ -324,7 +332,7 @@ class TrainerView:
         return logged
 
     def note(self, values: dict[str, Any]) -> None:
-        """Add the numbers in `values` to `callback_metrics`. A number `eval_<name>` is also added as `val_<name>`."""
+        """Add the numbers in `values` to `callback_metrics`. Also add a number `eval_<name>` as `val_<name>`."""
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 shown = torch.tensor(value, dtype=torch.float32)

@@ -46,15 +46,16 @@ class ModelArtifacts:
     """Uploads checkpoints of a run as artifacts."""
 
     pending: list[Model] = field(default_factory=list)
-    """Checkpoints that are being written. They are uploaded after their commit."""
+    """The checkpoints that are being written, to upload after their commit."""
     versions: dict[str, str] = field(default_factory=dict)
-    """`<artifact>:<alias>` of each uploaded checkpoint -> its folder. The callback state has this dict."""
+    """`<artifact>:<alias>` of each uploaded checkpoint -> the folder of the checkpoint. The callback state has this
+    dict."""
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Remember a checkpoint that is being written, so that `upload_committed` uploads it after its commit.
+        """Add a checkpoint that is being written to `pending`, so that `upload_committed` uploads it after its commit.
 
-        With `only_best=True`, skip a checkpoint that does not hold the best model.
+        With `only_best=True`, skip a checkpoint that does not have the best model.
         """
         if only_best and run.state.best_global_step != checkpoint.step:
             return
@@ -62,7 +63,7 @@ class ModelArtifacts:
         self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
-        """Upload the pending checkpoints that are complete, and delete the artifact versions of rotated checkpoints."""
+        """Upload the committed checkpoints in `pending`, and delete the artifact versions of rotated checkpoints."""
         ready = [model for model in self.pending if model.folder.is_dir()]
         self.pending = [model for model in self.pending if model not in ready]
         best = run.state.best_global_step
@@ -118,10 +119,10 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Add to `self.versions` the artifact versions that earlier sessions uploaded.
+        """Add the artifact versions that earlier sessions uploaded to `self.versions`.
 
-        The callback state in a checkpoint does not have the artifact version of this checkpoint, because the upload
-        comes after the save. So the method adds this version too.
+        The callback state in a checkpoint lacks the artifact version of this checkpoint, because the upload comes after
+        the save. So the method adds this version too.
 
         Args:
             run: the run.
@@ -142,12 +143,12 @@ class ModelArtifacts:
 
 
 def delete_version(name: str, logged: Any, session: WandbSession) -> None:
-    """Delete a version of an artifact, because its checkpoint was rotated. In an offline run, do nothing.
+    """Delete a version of an artifact. In an offline run, do nothing. An error is only logged.
 
     Args:
         name: the artifact and its alias, as `<artifact>:<alias>`.
         logged: the object that `log_artifact` of the client returned; None if an earlier process uploaded the artifact.
-        session: the open run.
+        session: the open wandb run.
     """
     live = session.live
     if live.offline or live.disabled:
@@ -164,20 +165,20 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 
 
 def name_of(run: Run, run_id: str) -> str:
-    """Return the name of the artifact: `model-` and the name of the run, or `run_id` if the run has no name."""
+    """Return the name of the artifact: `model-` and the name of the run, or `model-` and `run_id` without a name."""
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
     valid = _valid(named or run_id)
     return f"model-{valid if valid.strip('-_.') else _valid(run_id)}"
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics that are numbers."""
+    """Return the metrics that are numbers, as floats."""
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
 def _valid(name: str) -> str:
-    """Return a name in which `-` replaces each character except ASCII letters, digits, `-`, `_` and `.`.
+    """Return a name that wandb accepts for an artifact.
 
-    The name is cut to 100 characters.
+    ASCII letters, digits, `-`, `_` and `.` stay. Each other character becomes `-`. The name is cut to 100 characters.
     """
     return re.sub(r"[^\w\-.]", "-", name, flags=re.ASCII)[:100]

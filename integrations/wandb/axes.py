@@ -1,4 +1,4 @@
-"""The x-axes of charts: which column is the axis of another column."""
+"""The x-axes of charts: choose the column that is the x-axis of another column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "
 
 
 def check_axes(axis: str | Mapping[str, str]) -> None:
-    """Raise an error for an unknown name of an axis."""
+    """Check the names of axes in the field `axis` of `Wandb`.
+
+    Raises:
+        ArgumentError: for an unknown name.
+    """
     for name in [axis] if isinstance(axis, str) else axis.values():
         if name not in AXES:
             raise ArgumentError(f"axis={name!r} is unknown{nearest(name, AXES)} Known: {', '.join(AXES)}.")
@@ -22,11 +26,12 @@ def check_axes(axis: str | Mapping[str, str]) -> None:
 def axis_column(axis: str | Mapping[str, str], column: str) -> str:
     """Return the name of the column that is the x-axis for `column` in charts.
 
-    The x-axis of a column that is itself an axis is the step.
+    If `column` is itself an axis, its x-axis is the step.
 
     Args:
         axis: the name of an axis for all columns, or a dict. Each key of the dict is a pattern for names of columns,
-            and each value is the name of the axis for these columns.
+            and each value is the name of the axis for these columns. The first matching pattern counts. The axis of
+            columns without a matching pattern is the step.
         column: the name of the column.
     """
     if column in AXES.values():

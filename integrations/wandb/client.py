@@ -1,4 +1,4 @@
-"""Functions that open a wandb run, write to it and finish it. The worker thread of the tracker calls them."""
+"""Open, write and finish a wandb run. The worker thread of the tracker calls these functions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _OURS: dict[str, WandbSession] = {}
-"""The open runs of this process, by id. A run that the user opened is not included."""
+"""The open runs of this process, by id. Runs that the user's program opened are not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""Id of a finished run of this process -> its last step and its number of rows. The file may not have all rows yet."""
+"""Id of a run that this process finished -> its last step and its number of rows. The file of such a run may not have
+all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""A session keeps this number of rows for this number of seconds. If the service dies, it may not have written them."""
+"""A session stores its last rows: at most this number of rows, for this number of seconds. If the service dies before
+it writes these rows, the session writes them again."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -50,17 +52,18 @@ class WandbSession(TrackerSession):
 
         Args:
             live: the run of the client.
-            owned: whether this session finishes the run. It is False for a run that the program opened.
-            request: the options with which the run was opened.
+            owned: whether this session finishes the run. False for a run that the user's program opened.
+            request: the values that open the run.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
         self.segments: tuple[identity.Segment, ...] = ()
-        """The parts of the run so far, for checkpoints: a copy of a checkpoint may resume in another folder."""
+        """The segments of the run so far. Each checkpoint contains the segments, because a copy of the checkpoint may
+        resume in another folder."""
         self.progress = (-1, 0)
-        """The last step that is written, and the number of rows of the run."""
+        """The step of the last written row, and the number of rows of the run."""
         self._recent: deque[tuple[float, float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
         self._hook = TeardownHook(request.before_finish or (lambda: None), TeardownStage.EARLY)
         hooks_of(live).append(self._hook)
@@ -71,11 +74,11 @@ class WandbSession(TrackerSession):
         return getattr(self.live, "_is_finished", False) is True
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Make later writes skip the rows that the run already has, and number new rows from `counter` + 1.
+        """Make later writes skip the rows that the run already has, and continue the row numbers after `counter`.
 
         Args:
             step: the last step of the run.
-            counter: the last value of `_step`, with which the client numbers the rows.
+            counter: the last value of `_step`, the row number of the client.
             rows: the number of rows that the run has for this step; infinite if the number is not known.
         """
         self.last_step, self.rows_of_last_step, self.progress = step, rows, (step, counter + 1)
@@ -116,8 +119,8 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.summary.update(plain))
 
     def _with_service(self, call: Callable[[], _T]) -> _T:
-        """Call a function and return its result. If the service of the client has died, or if the run is finished, open
-        the run again before the call."""
+        """Call a function and return its result. If the run is finished, or if the client's service dies, open a run
+        first, and then call the function."""
         if not self.ended:
             try:
                 return call()
@@ -139,9 +142,9 @@ class WandbSession(TrackerSession):
         return replace(self.request, identity=stored, resumes=True, save_code=False)
 
     def _open_after_end(self) -> None:
-        """Continue after the program finished the run: open it again if this session opened it.
+        """Open a run for the next rows, after the user's program finished the current run.
 
-        Otherwise open a new run in the project of the finished run.
+        If this session opened the finished run, open the same run again. Otherwise, open a new run in its project.
         """
         before, last = self.run_id, self.progress[0]
         if self.owned:
@@ -156,10 +159,10 @@ class WandbSession(TrackerSession):
         )
 
     def _open_again(self, request: Request) -> None:
-        """Open a run for `request`, and use it instead of the current run.
+        """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, write the recent rows that the new run lacks, because the service of the
-        client died before it wrote them.
+        If this session opened both runs, also write the recent rows that the new run lacks. The new run lacks these
+        rows if the client's service died before it wrote them.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)
@@ -180,11 +183,11 @@ class WandbSession(TrackerSession):
                 self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
-        """Add values to the config."""
+        """Add values to the config of the run."""
         self._with_service(lambda: self.live.config.update(dict(values), allow_val_change=True))
 
     def alert(self, title: str, text: str) -> None:
-        """Send an alert. The service drops an alert that follows another one with this title within `ALERT_SECONDS`."""
+        """Send an alert. The service drops an alert within `ALERT_SECONDS` after an alert with the same title."""
         told = {"title": title[:63], "text": text, "level": "ERROR", "wait_duration": ALERT_SECONDS}
         self._with_service(lambda: self.live.alert(**told))
 
@@ -229,17 +232,20 @@ class WandbSession(TrackerSession):
 
 
 def hooks_of(live: Any) -> list[Any]:
-    """Return the list of hooks that a run of the client calls when it finishes. If this version of the client has no
-    such list, return a new empty list."""
+    """Return the list of hooks that a run of the client calls when the run finishes.
+
+    If this version of the client has no such list, return a new empty list.
+    """
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
 
 
 def request_after(request: Request, ended: Any) -> Request:
-    """Return the values to open a new wandb run, in the project of a finished one.
+    """Return the request for a new wandb run in the project of a finished run.
 
     Args:
-        request: the values with which the tracker used the finished run. The new run keeps them, except its id.
+        request: the request with which the tracker used the finished run. The new request has the same values, except
+            the id, the project, the entity, the group and an offline mode.
         ended: the finished run, which the user's program had opened.
     """
     settings, run_id = ended.settings, uuid.uuid4().hex
@@ -251,7 +257,7 @@ def request_after(request: Request, ended: Any) -> Request:
 
 
 def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Return the path of each value of a row, as a tuple of keys. Each value of a nested dict has a path of its own."""
+    """Return the path of each value of a row, as a tuple of keys. Values in nested dicts have paths of several keys."""
     found: list[tuple[str, ...]] = []
     for name, value in row.items():
         found += _leaves(value, (*above, name)) if isinstance(value, Mapping) else [(*above, name)]
@@ -259,10 +265,12 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 
 
 def open_run(request: Request) -> WandbSession:
-    """Open the run of `request`, offline if the service fails. If the program already opened a run, use that run.
+    """Open the run of `request`. If the service fails, open the run offline.
+
+    If the user's program already opened a run, use the run of the program instead.
 
     Raises:
-        Exception: errors of `wandb.init` in offline mode.
+        Exception: an error of `wandb.init` in offline mode.
     """
     _finish_earlier(request.identity.run_id)
     _wait_for_earlier(request.identity)
@@ -301,7 +309,7 @@ def open_run(request: Request) -> WandbSession:
 def _store_id(request: Request) -> None:
     """Store the id of a new run before the client opens the run.
 
-    If the process is killed during the opening, the next process continues the same run.
+    If the process is killed while the client opens the run, the next process continues the same run.
     """
     stored = identity.load(request.folder)
     writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
@@ -311,7 +319,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity `known` as `identity.store` does. If this fails, only warn: checkpoints have the id too."""
+    """Store the identity `known` with `identity.store`. An error is only a warning, because checkpoints have the id."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -319,9 +327,9 @@ def _store(folder: Path, known: Identity, opens: bool = False) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish an earlier run of this process with the id `run_id`. The client cannot write two runs with one id.
+    """Finish the open run of this process with the id `run_id`, if there is one, so that its file is complete.
 
-    The file of the earlier run is then complete.
+    The client cannot write two runs with the same id at the same time.
     """
     with _LOCK:
         earlier = _OURS.get(run_id)
@@ -332,8 +340,8 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until the service of a killed program has written the last segment in `known`.
 
-    The name of a segment's folder has the second in which the segment began. If the last segment began in the current
-    second, also wait for the next second. The new segment then gets another folder.
+    The name of a segment's folder contains the second in which the segment began. If the last segment began in the
+    current second, also wait for the next second, so that the new segment gets another folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -345,7 +353,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    If the run is online, the service knows this step. Otherwise the step comes from the files of the run.
+    The step comes from the files of the run on this machine. If these files are missing or lack rows, the step comes
+    from the service, or offline from the checkpoint.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
@@ -368,7 +377,7 @@ def _continue(session: WandbSession) -> None:
 
 
 def tell_sync(known: Identity) -> None:
-    """Print the commands that upload the offline parts of a run."""
+    """Print the commands that upload the offline segments of a run. Without such segments, print nothing."""
     waiting = known.waiting
     if waiting:
         commands = "\n".join(identity.sync_commands(waiting))

@@ -1,4 +1,4 @@
-"""The config of a wandb run: the settings in effect, nested by subject."""
+"""Build the config of a wandb run: the settings in effect, nested by subject."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Convert a value to the form that JSON gives back, so that a resume can compare the value with the stored one."""
+    """Convert a value to the form in which JSON returns it, so that a resume can compare it with the stored value."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

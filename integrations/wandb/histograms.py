@@ -1,6 +1,6 @@
 """Histograms of gradients and weights at log steps.
 
-Event handlers collect them, because hooks in the model would break compiled graphs.
+A handler of `on_gradients` collects the histograms, because hooks in the model would break compiled graphs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ BINS = 64
 
 @dataclass
 class Histograms:
-    """Collects histograms in each step whose end has a log. The tracker adds them to the row of this log."""
+    """Collects histograms in each step that ends with a log. The tracker adds the histograms to the row of this log."""
 
     _columns: dict[str, Any] = field(default_factory=dict)
     _handle: Handle | None = None
 
     def attach(self, run: Run, watch: str, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to `on_gradients`. Call this method on every rank, but only if the user wants histograms.
+        """Subscribe to `on_gradients`. Call this method on every rank, if the user wants histograms.
 
         Args:
             run: the run.
             watch: `gradients`, `parameters` or `all`.
-            writes: a function that takes the run. It returns whether this rank writes the wandb run.
-                Other ranks collect nothing.
+            writes: a function that takes the run, and returns whether this rank writes the wandb run. Other ranks
+                collect nothing.
         """
         if self._handle is not None:
             self._handle()
@@ -52,7 +52,7 @@ class Histograms:
 
 
 def logs_next_step(run: Run) -> bool:
-    """Return whether the step in progress will be logged."""
+    """Return whether a `Log` callback will log at the end of the step in progress."""
     now = run.moment("step")
     then = now._replace(step=now.step + 1, last=now.step + 1 >= now.max_steps)
     logs = [callback for callback in run.bus.subscribers.values() if isinstance(callback, Log)]
@@ -60,9 +60,10 @@ def logs_next_step(run: Run) -> bool:
 
 
 def columns_of(model: Any, watch: str) -> dict[str, Any]:
-    """Compute the histograms of a model as columns: `gradients/<name>`, `parameters/<name>` or both, as `watch` says.
+    """Compute the histograms of a model as columns `gradients/<name>` and `parameters/<name>`.
 
-    For a sharded weight, the histogram has only the values of this rank's shard.
+    `watch` selects the columns: `gradients`, `parameters` or `all`. For a sharded weight, the histogram has only the
+    values of this rank's shard.
     """
     columns: dict[str, Any] = {}
     for name, weight in model.named_parameters():

@@ -1,7 +1,8 @@
-"""The identity of a wandb run: its id and its segments, in a file of the output folder.
+"""Store the identity of a wandb run, its id and its segments, in a file in the output folder.
 
-A segment is the part of a run that one process wrote. It is a folder of the client. The file with the identity exists
-before the first checkpoint. Its name begins with `_`, so a push of the output folder to a hub skips the file.
+A segment is the part of a run that one process wrote. The client has one folder per segment. The file with the identity
+exists before the first checkpoint. The name of this file begins with `_`, so a push of the output folder to a hub skips
+the file.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from .run_file import Written, last_written
 NAME = "_wandb_run.json"
 SYNC = "_wandb_sync.sh"
 MOST_RUNS = 20
-"""The number of runs of an output folder whose identities are kept."""
+"""The largest number of runs whose identities an output folder stores."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One process's part of a run."""
+    """The part of a wandb run that one process wrote."""
 
     folder: str
-    """The folder of the client."""
+    """The folder of the client for this segment."""
     offline: bool
     """Whether the segment was written offline, so that it needs `wandb sync`."""
 
     @property
     def file(self) -> Path | None:
-        """The path of the `.wandb` file with the records; None if the file does not exist any more."""
+        """The path of the `.wandb` file with the records; None if the file does not exist."""
         return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded the segment: the client left a marker, or the folder was removed."""
+        """Whether `wandb sync` uploaded the segment: the client wrote a marker file, or the `.wandb` file is gone."""
         return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
@@ -47,13 +48,13 @@ class Identity:
     """The identity of a wandb run, with all its segments."""
 
     run_id: str
-    """The id."""
+    """The id of the run."""
     segments: tuple[Segment, ...] = ()
     """The segments, in the order of their steps."""
     finished: bool = False
-    """Whether the last segment was finished."""
+    """Whether the run was finished after its last segment."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The config of the first segment. The changes of a resume are stored separately."""
+    """The config with which the first segment began."""
 
     def with_segment(self, folder: str, offline: bool) -> Identity:
         """Return the identity with another segment at the end."""
@@ -66,12 +67,12 @@ class Identity:
 
     @property
     def listed(self) -> list[Segment]:
-        """The segments to upload, in the order of their steps. The last segment is included even if it is empty."""
+        """The segments to upload, in the order of their steps. An offline last segment is included in any case."""
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
 
     def written(self, axis: str) -> Written:
-        """Return the last step in the segments on this machine, the number of its rows, and the client's last counter.
+        """Return what the segments on this machine contain: the last step, its number of rows, and the last counter.
 
         `axis` is the column with the step.
         """
@@ -91,18 +92,20 @@ def load(folder: Path, run_id: str | None = None) -> Identity | None:
 
     Args:
         folder: the output folder.
-        run_id: the id of the run. None for the run that was opened last.
+        run_id: the id of the run. None: the run that was opened last.
     """
     return next((known for known in reversed(_runs(folder)) if run_id in (None, known.run_id)), None)
 
 
 def load_last(folder: Path, number: int) -> Identity | None:
-    """Read the identity of the last run that one of several `Wandb` callbacks of a trainer opened; None if none.
+    """Read the identity of the last run that one of several `Wandb` callbacks of a trainer opened.
+
+    If this callback opened no run, return None.
 
     Args:
         folder: the output folder.
-        number: the number of the callback; see `numbered`. The ids of its runs end with this number. For the first
-            callback the number is 1, and the ids do not have it.
+        number: the number of the callback; see `numbered`. The ids of the callback's runs end with this number. For the
+            first callback the number is 1, and the ids do not contain a number.
     """
     return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
 
@@ -116,10 +119,12 @@ def _number(run_id: str) -> int:
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
     """Write the identity of a run to the output folder atomically. The stored identities of other runs stay.
 
+    The function also writes a script with the `wandb sync` commands for the offline segments.
+
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. The run is then stored as the last one.
+        opens: whether the run is opened now. The run is then stored as the run that was opened last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)
@@ -152,7 +157,7 @@ def _identity(stored: dict[str, Any]) -> Identity:
 
 
 def sync_commands(segments: Iterable[Segment]) -> list[str]:
-    """Return one `wandb sync` command for each segment, which uploads it. They have the order of `segments`."""
+    """Return one `wandb sync` command for each segment, in the order of `segments`. A command uploads its segment."""
     return [f"wandb sync {shlex.quote(str(Path(part.folder).resolve()))}" for part in segments]
 
 

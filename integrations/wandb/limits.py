@@ -1,4 +1,4 @@
-"""The limits of the service, applied before the client receives a row."""
+"""Apply the limits of the service to a row, before the client receives the row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Keeps rows within the limits. It warns once for each limit that is exceeded, and names the column."""
+    """Reduces rows to the limits. For each limit, the first excess logs a warning that names the column."""
 
     limits: Limits = field(default_factory=Limits)
     """The limits."""
@@ -40,7 +40,7 @@ class Guard:
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row that the service accepts: plain values, without columns that exceed a limit.
 
-        A text that is too long is cut.
+        A text that is too long is cut, and its column stays.
         """
         kept, size = {}, 0
         for name, value in row.items():
@@ -74,8 +74,10 @@ class Guard:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that the client can write. For example, a tensor of one element becomes a number, and an object of
-    an unknown class becomes a text."""
+    """Convert a value to a value that the client can write.
+
+    For example, a tensor of one element becomes a number, and an object of an unknown class becomes a text.
+    """
     if isinstance(value, torch.Tensor):
         return plain_value(value.item() if value.numel() == 1 else value.detach().to_dense().cpu().tolist())
     if getattr(getattr(value, "dtype", None), "kind", "") == "O" and hasattr(value, "tolist"):
@@ -104,7 +106,7 @@ def loss_not_finite(logs: Mapping[str, Any]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text, None, or a container of them."""
+    """Return whether a value is a number, a text or None, or a list, tuple or dict of such values."""
     if isinstance(value, Mapping):
         return all(map(is_plain, value.values()))
     if isinstance(value, (list, tuple)):

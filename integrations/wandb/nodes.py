@@ -32,7 +32,7 @@ def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
 
 
 def is_further_node(run: Run) -> bool:
-    """Return whether this process is the first one of its machine, and rank 0 is on another machine."""
+    """Return whether this process is the first process of its machine, and rank 0 is on another machine."""
     return run.ranks.rank != 0 and run.ranks.local_rank == 0
 
 
@@ -43,22 +43,22 @@ def label_of(rank: int) -> str:
 
 @dataclass
 class NodeWriter:
-    """Adds the system metrics of this machine to the wandb run of rank 0. It logs no other values."""
+    """Adds the system metrics of this machine to the wandb run of rank 0, and no other values."""
 
     request: Request
-    """The options for opening the run."""
+    """The values that open the run, from `node_request`."""
     timeout: float = 60.0
-    """The longest time in seconds to wait for the run to open at the start of training, and to finish at the end."""
+    """The longest time to wait for the run to open, and again for the run to finish, in seconds."""
     _session: WandbSession | None = None
     _worker: TrackerWorker | None = None
 
     def open(self) -> None:
-        """Join the run, on a thread. A failure is a warning."""
+        """Join the run, on a thread. If this fails, log a warning."""
         self._worker = TrackerWorker("wandb", self._join)
         self._worker.wait_until_tried(self.timeout)
 
     def close(self, outcome: Outcome) -> None:
-        """Leave the run. Rank 0 sets the final state of the run."""
+        """Leave the run. Only rank 0 sets the final state of the run."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(self.timeout, lambda: self._leave(outcome))
@@ -72,7 +72,7 @@ class NodeWriter:
 
 
 def node_request(request: Request, run_id: str, rank: int) -> Request:
-    """Return a request that joins the run `run_id` as another writer."""
+    """Return a request that joins the run `run_id` as an additional writer, which writes only system metrics."""
     return replace(
         request,
         options={**request.options, "id": run_id, "mode": "shared"},

@@ -31,40 +31,43 @@ class Request:
     settings: dict[str, Any]
     """The fields of `wandb.Settings` that the user set."""
     folder: Path
-    """The output folder, where the identity is stored."""
+    """The output folder, which stores the identity."""
     identity: Identity
-    """The identity, with the segments of earlier processes."""
+    """The identity of the run, with the segments of earlier processes."""
     config: dict[str, Any]
     """The config of the run."""
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last written step according to the checkpoint. It is used if the segments are on another machine."""
+    """The last written step according to the checkpoint, for the case that the segments are on another machine."""
     known_rows: int = -1
-    """The number of rows up to this step, according to the checkpoint."""
+    """The number of rows up to `known_step`, according to the checkpoint."""
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
-    """Seconds to wait for the run to open."""
+    """The longest time to wait for the run to open, in seconds."""
     finish_timeout: float = 300.0
-    """Seconds to wait for the run to finish."""
+    """The longest time to wait for the run to finish, in seconds."""
     axis_of: Callable[[str], str] = field(default=lambda name: AXIS)
     """Column -> the column of its axis."""
     stop: Callable[[], None] | None = None
-    """The function that is called when the user presses Stop on the web page, on a thread of the client."""
+    """The function that a thread of the client calls when the user presses Stop on the web page. None: no function."""
     before_finish: Callable[[], None] | None = None
-    """The function that is called when the run is finished, before the client writes its last record."""
+    """The function that the client calls when the run finishes, before its last record. None: no function."""
     save_code: bool = False
     """Whether the code of the program is uploaded."""
     primary: bool = True
-    """Whether this process writes rows and sets the final state of the run. False for other writers of a shared run."""
+    """Whether this process writes rows and sets the final state of the run. False for additional writers of a shared
+    run."""
 
 
 def init(request: Request) -> Any:
-    """Open the run and return the run of the client. If the service fails, open the run offline.
+    """Open the run and return the run object of the client. If the service fails, open the run offline.
+
+    If a segment of the run is not uploaded yet, also open the run offline, so that the rows keep their order.
 
     Raises:
-        Exception: errors of `wandb.init` in offline mode.
+        Exception: an error of `wandb.init` in offline mode.
     """
     options = dict(request.options)
     if request.resumes and any(not part.offline for part in request.identity.segments):
@@ -95,10 +98,10 @@ def init(request: Request) -> Any:
 
 
 def _offline_id(run_id: str) -> str:
-    """Return the id for an offline run, after the run could not be opened online.
+    """Return the id for the offline run, after the run could not be opened online.
 
-    The client's service still uses the id of the online run. If no other run uses the service, the function restarts
-    the service and returns the same id. Else it returns another id.
+    The client's service still uses the id of the online run. If the service has no open runs, the function restarts the
+    service and returns the same id. Otherwise the function returns another id, `<run_id>-offline`.
     """
     return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 
@@ -115,8 +118,10 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Keep the client from reporting its own errors to the service, inside a `with` block. If the service is down, such
-    a report would delay the exit by 30 s."""
+    """Prevent that the client reports its own errors to the service, inside a `with` block.
+
+    If the service is down, such a report would delay the exit by 30 s.
+    """
     name = "WANDB_ERROR_REPORTING"
     if name in os.environ:
         yield

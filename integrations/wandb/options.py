@@ -30,8 +30,8 @@ ENVIRONMENT = {
     "mode": "WANDB_MODE",
     "id": "WANDB_RUN_ID",
 }
-"""Option of `wandb.init` -> the environment variable that sets it. The client reads the variables only once per
-process."""
+"""Option of `wandb.init` -> the environment variable that sets this option. The client reads the variables once per
+process. trainbus reads them for each run."""
 
 SETTINGS = {
     **{"id": "run_id", "name": "run_name", "group": "run_group", "notes": "run_notes", "tags": "run_tags"},
@@ -54,19 +54,19 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tables": (lambda value: value is None or isinstance(value, Predictions), "Predictions(rows=64), or None"),
     **{name: (lambda value: isinstance(value, bool), "True or False") for name in ("alerts", "save_code", "shared")},
 }
-"""Field of `Wandb` -> whether a value fits, and the values that it takes, as text."""
+"""Field of `Wandb` -> a function that returns whether a value is valid, and a text that lists the valid values."""
 
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
-"""Seconds between two writes of the run file. With the client's default of 15 s, a killed process would lose 15 s of
-rows."""
+"""The time between two writes of the run file, in seconds. With the client's default of 15 s, a killed process could
+lose the rows of 15 s."""
 
 
 def folder_of(options: Mapping[str, Any]) -> str:
     """Return the absolute folder for the files of a run: `dir`, `root_dir`, `WANDB_DIR`, or the working directory.
 
-    This function reads the folder for each run. The wandb client does not: in one process, all later runs use the
-    folder of the first run.
+    The first of these that is set counts. Each run uses this function, because the wandb client itself would use the
+    folder of the first run of a process for all later runs.
 
     Args:
         options: the options of `wandb.init` that the user set.
@@ -84,7 +84,7 @@ def is_disabled() -> bool:
 
 
 def from_environment() -> dict[str, Any]:
-    """Return the options that the environment sets."""
+    """Return the options of `wandb.init` that environment variables set."""
     found: dict[str, Any] = {
         name: value for name, variable in ENVIRONMENT.items() if (value := os.environ.get(variable))
     }
@@ -94,7 +94,7 @@ def from_environment() -> dict[str, Any]:
 
 
 def check_environment(given: Mapping[str, Any]) -> None:
-    """Check the variables of the environment that no given option overrides.
+    """Check the environment variables of `ENVIRONMENT` that no option in `given` overrides.
 
     Raises:
         ArgumentError: for a value that the client does not know or refuses. The error names the variable.
@@ -115,10 +115,16 @@ def check_environment(given: Mapping[str, Any]) -> None:
 
 
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
-    """Return the value of an environment variable that names one of a few choices; None for `false` or no value.
+    """Return the choice that an environment variable names; None if its value is `false` or if it is not set.
+
+    The value `true` selects the first choice.
+
+    Args:
+        variable: the name of the environment variable.
+        known: the choices.
 
     Raises:
-        ArgumentError: for another value, with the nearest valid value.
+        ArgumentError: for another value. The error suggests the most similar choice.
     """
     value = os.environ.get(variable, "").lower()
     if value in FALSE:
@@ -134,7 +140,7 @@ def check_fields(callback: Any) -> None:
     """Check the types of the fields of a `Wandb` callback that the client does not check.
 
     Raises:
-        ArgumentError: for a value of another type. The error names the field and the values that it takes.
+        ArgumentError: for an invalid value. The error names the field and the valid values.
     """
     for name, (fits, takes) in FIELDS.items():
         value = (callback.options.get("config") or {}) if name == "options['config']" else getattr(callback, name)
@@ -146,7 +152,8 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check options for `wandb.init` and return them.
 
     Raises:
-        ArgumentError: for an unknown option, with the nearest known option, or for a value that the client refuses.
+        ArgumentError: for an unknown option or setting, for options that exclude each other, or for a value that the
+            client refuses.
     """
     known = [name for name in inspect.signature(wandb.init).parameters if name != "settings"]
     for name in options:
@@ -166,7 +173,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_values(options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Let the client check values of options and settings.
+    """Check the values of options and settings with the client.
 
     Raises:
         ArgumentError: for a value that the client refuses.
@@ -192,7 +199,7 @@ def client_settings(
     """Build the settings of the client.
 
     Args:
-        given: the settings of the user. They have priority.
+        given: the settings of the user. These settings have priority.
         init_timeout: the longest time to open the run, in seconds.
         finish_timeout: the longest time to finish the run, in seconds.
         stop: the function that the client calls if a user of the website stops the run; None for no function.
@@ -209,7 +216,7 @@ def client_settings(
 
 
 def sweep_parameters() -> dict[str, Any]:
-    """Read the parameters that `wandb agent` chose for this process; empty outside of a sweep.
+    """Return the parameters that `wandb agent` chose for this process; {} outside of a sweep.
 
     The agent writes the parameters to a file on its machine. Call this function on rank 0 only.
 

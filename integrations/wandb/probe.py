@@ -13,14 +13,15 @@ import wandb
 
 
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
-    """Send a request to the service. Return why the service does not answer; an empty text if it does.
+    """Send a request to the service. Return why the service does not answer; an empty text if the service answers.
 
-    Any HTTP answer except a server error means that the service is available. This includes the answer to a wrong key:
-    the client checks the key later, and its error message is better.
+    Any HTTP answer except a server error means that the service is available. This includes the answer to a wrong key,
+    because the client checks the key later, with a better error message. If the user set a proxy, the function sends no
+    request, and returns an empty text.
 
     Args:
         settings: the fields of `wandb.Settings` that the user set.
-        timeout: seconds to wait.
+        timeout: the longest time to wait, in seconds.
     """
     if any("proxy" in name or "proxies" in name for name in settings):
         return ""  # only the client knows how to use the proxy

@@ -1,8 +1,8 @@
-"""Read which steps the file of a wandb run holds, also after a crash.
+"""Read which steps the file of a wandb run contains, also after a crash.
 
-The file has the log format of LevelDB behind a header of 7 bytes: blocks of 32 KiB with chunks. A chunk is a checksum
-(4 bytes), a length (2), a kind (1: whole, 2: first, 3: middle, 4: last) and its bytes. A record is a message of wandb's
-own protocol.
+After a header of 7 bytes, the file has the log format of LevelDB: blocks of 32 KiB with chunks. A chunk is a checksum
+(4 bytes), a length (2 bytes), a kind (1 byte) and its data. The kinds are 1 (whole record), 2 (first part), 3 (middle
+part) and 4 (last part). A record is a message of wandb's own protocol.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ HEADER = 7
 BLOCK = 32768
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 QUIET_SECONDS = 2.0
-"""Seconds without a write after which a file is complete: twice the time between two writes of the service."""
+"""The time without a write, in seconds, after which no process writes a file any more. The service writes twice in this
+time."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """The contents of the file of a segment."""
+    """A summary of the rows in the file of a segment."""
 
     step: int = -1
-    """The last value of the axis; -1 if there is no row."""
+    """The last step; -1 if the file has no row with a step."""
     counter: int = -1
-    """The last value of wandb's own counter, `_step`; -1 if there is no row."""
+    """The last value of wandb's own row number, `_step`; -1 if the file has no row."""
     rows: int = 0
-    """The number of rows of that step."""
+    """The number of rows of the last step."""
     readable: bool = False
     """Whether the file has the record that describes the run. `wandb sync` needs this record."""
 
@@ -71,13 +72,16 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
 
 def last_written(path: Path, axis: str) -> Written:
-    """Return the last step in the file of a run, the number of its rows, and the last value of wandb's own counter.
+    """Return the last step in the file of a run, the number of rows of this step, and wandb's last row number.
 
-    The function reads from the end, so it is fast for a long run too.
+    The function reads the file from its end, so it is also fast for a long run.
 
     Args:
         path: the `.wandb` file.
         axis: the column with the step.
+
+    Raises:
+        OSError: if the file cannot be read.
     """
     try:
         size = path.stat().st_size
@@ -102,7 +106,7 @@ def last_written(path: Path, axis: str) -> Written:
 def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
     """Wait until the file of a finished segment has its last record.
 
-    Return False if the record does not appear within the given seconds.
+    Return True when the record appears. Return False if the record does not appear within `seconds` seconds.
     """
     deadline = time.monotonic() + seconds
     while not is_complete(folder):
@@ -116,7 +120,7 @@ def missing_rows(folder: Path, axis: str, step: int) -> str:
     """Return a text that says at which step the file of an offline run ends; empty if the file has all rows.
 
     Args:
-        folder: the folder in which the client of wandb writes this run.
+        folder: the folder of the segment.
         axis: the column with the step.
         step: the step of the last row that trainbus gave to the client.
     """

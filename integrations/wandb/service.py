@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 def has_died() -> bool:
-    """Return whether the service of this process has ended, for example because the machine ran out of memory."""
+    """Return whether the service that this process started has ended, for example because memory ran out."""
     process = _process(wandb_setup.singleton())
     return process is not None and process.poll() is not None
 
 
 def restart() -> bool:
-    """End the service, so that the next run starts another one. Return whether the function ended a service.
+    """End the service, so that the next run starts a new service. Return whether the function ended a service.
 
-    Only a service that this process started is ended. The open runs of the service end without a last record, as after
-    a kill. If this process has no connection to a service, the function removes the variable `WANDB_SERVICE`, which may
-    name the service of a program that has ended.
+    The function ends only a service that this process started. The open runs of the service end without a last record,
+    as after a kill. If this process has no connection to a service, the function removes the environment variable
+    `WANDB_SERVICE`, because the variable may name the service of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)

@@ -19,7 +19,7 @@ OPTIONS = ("sweep_id", "project", "entity", "name", "metric")
 
 @dataclass
 class WandbSweep:
-    """Lets a sweep choose the values of each trial, and reports each trial to its run in the sweep."""
+    """The search backend `wandb`: a sweep chooses the values of each trial, and has one wandb run per trial."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
         """Return the configuration of a sweep over learning rate, epochs, seed and batch size. `trial` is not used."""
@@ -35,9 +35,11 @@ class WandbSweep:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Start a sweep, or join the sweep that the option `sweep_id` names.
+        """Start a sweep, or join the sweep that the option `sweep_id` names. Return the best trial of this process.
 
-        Return the best trial that ran in this process.
+        Raises:
+            ArgumentError: for an unknown option.
+            TrainbusError: if the sweep cannot start, or if no trial completed.
         """
         direction = search.single_direction("wandb")
         for option in search.options:
@@ -68,7 +70,7 @@ class WandbSweep:
 
 @dataclass
 class _Trials:
-    """The trials of a sweep. The agent of the sweep runs them one after the other."""
+    """The trials of a sweep in this process. The agent of the sweep calls `run` once for each trial."""
 
     search: Search
     done: list[BestRun] = field(default_factory=list)
@@ -102,7 +104,11 @@ class _Trials:
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
-        """Return the best completed trial."""
+        """Return the best completed trial.
+
+        Raises:
+            TrainbusError: if no trial completed.
+        """
         if not self.done:
             message = "The search has no best trial, because no trial completed. Read the errors of the trials above."
             raise TrainbusError(message) from (self.failed[0] if self.failed else None)
@@ -111,5 +117,5 @@ class _Trials:
 
 
 def _in_sections(key: str) -> str:
-    """Return the name that a logged value has in the rows, such as `eval/loss` for `eval_loss`."""
+    """Return the column of a logged value: `eval/loss` for `eval_loss`, and `train/loss` for `loss`."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

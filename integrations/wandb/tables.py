@@ -1,4 +1,4 @@
-"""Tables and charts of an evaluation: the table of predictions, the confusion matrix, and ROC and PR curves."""
+"""Build tables and charts of an evaluation: the table of predictions, the confusion matrix, and ROC and PR curves."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ...events.stages import Stage
 
 @dataclass
 class EvaluationTables:
-    """Collects the predictions of an evaluation, and adds them as a table to the row of the step."""
+    """Collects the predictions of an evaluation, and adds their table and charts to the row of the step."""
 
     _collected: Collected | None = None
     _handles: tuple[Handle, ...] = ()
 
     def attach(self, run: Run, wanted: Predictions, add: Any, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to the events of evaluations. Call this method on every rank, but only if the user wants tables.
+        """Subscribe to the events of evaluations. Call this method on every rank, if the user wants tables.
 
         Args:
             run: the run.
             wanted: the settings of the tables.
-            add: a function that adds columns to the row of the step. After the evaluation of each dataset, it is called
-                as `add(run, columns)`.
-            writes: a function that takes the run. It returns whether this rank writes the wandb run.
-                Other ranks collect nothing.
+            add: a function that adds columns to the row of the step. The handlers call `add(run, columns)` after the
+                evaluation of each dataset.
+            writes: a function that takes the run, and returns whether this rank writes the wandb run. Other ranks
+                collect nothing.
         """
         for handle in self._handles:
             handle()

@@ -1,4 +1,4 @@
-"""The Weights & Biases tracker: writes one row per step and the config, and continues the same run after a restart."""
+"""The Weights & Biases tracker: writes the config and one row per step, and continues the same run after a restart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from .tables import EvaluationTables
 logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.1
-"""Seconds that a checkpoint waits for rows that are not written yet. The wait starts again with each written row."""
+"""Seconds that a save waits for rows that are not written yet. The wait starts again with each written row."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -62,12 +62,12 @@ class Wandb(RowTracker):
 
     Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. All values that are logged
     at one step form one row. The run finishes at `trainer.end()` or at the end of the program. The exit code of the run
-    is 0 unless an error or a signal ended the training. If the service fails, the run goes offline and training
-    continues. If your program already opened `wandb.run`, the callback uses this run and leaves it open. See
-    `docs/wandb.md`.
+    is 0, or another number if an error or a signal ended the training. If the service fails, the run goes offline and
+    training continues. If your program already opened `wandb.run`, the callback uses this run and does not finish it.
+    See `docs/wandb.md`.
 
     Raises:
-        ArgumentError: if the client does not know an option, or refuses its value.
+        ArgumentError: if a field has an unknown value, or if the client does not know an option or refuses its value.
     """
 
     service: ClassVar[str] = "wandb"
@@ -98,14 +98,14 @@ class Wandb(RowTracker):
     """The action if a resumed training has other arguments: `continue` the run, `fork` the run at the step of the
     checkpoint, or start a `new` run."""
     init_timeout: float = field(default=60.0, kw_only=True)
-    """How many seconds the start of the run waits for the service. Afterwards, the run goes offline."""
+    """How many seconds the start of the run waits for the service. After this time, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
     """How many seconds the end of the run waits for uploads. `wandb sync` uploads the rest later."""
     log_model: str | None = field(default=None, kw_only=True)
     """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
     (the final model). Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
-    """The histograms to record when the loss is logged: `gradients` (before clipping), `parameters` or `all`. Default:
+    """The histograms to record in steps with a log: `gradients` (before clipping), `parameters` or `all`. Default:
     `WANDB_WATCH`, else none."""
     alerts: bool = field(default=False, kw_only=True)
     """Whether to send an alert if the run fails or a logged loss is not finite. The callback sends at most one alert
@@ -113,10 +113,10 @@ class Wandb(RowTracker):
     save_code: bool = field(default=False, kw_only=True)
     """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """The largest size in bytes of a checkpoint that is uploaded. Default: no limit. The artifact of a larger
-    checkpoint has a reference to the folder."""
+    """The largest size of a checkpoint to upload, in bytes. The artifact of a larger checkpoint contains a reference to
+    the folder instead of the files. Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The settings of the prediction table, the confusion matrix and the curves. Default: evaluations record none of
+    """The settings of the prediction table, the confusion matrix and the curves. None: evaluations record none of
     these."""
     shared: bool = field(default=False, kw_only=True)
     """Whether all machines record their system metrics in the run. True uses the shared mode of wandb."""
@@ -314,13 +314,13 @@ class Wandb(RowTracker):
         return lambda: open_run(request)
 
     def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
-        """Open the run now, before you build data and model. The run then shows the output and errors of this part too.
+        """Open the run before you build data and model, so that the run also shows the output and errors of that code.
 
         Only rank 0 opens a run.
 
         Args:
             output_dir: the output folder of the arguments.
-            resume: whether to continue the run of this folder, if the folder has one. Training must then resume too.
+            resume: whether to continue the run of this folder, if the folder has a run. Training must then resume too.
 
         Returns:
             This callback, for the list of the trainer.
