@@ -1,4 +1,4 @@
-"""Keywords that a class or function does not take: one error with the nearest name and all known names."""
+"""Arguments of constructors and functions: an error for each unknown keyword, with the nearest name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from .argument_types import check_types, simple_types
 from .errors import UnknownArgument, nearest
 
 P = ParamSpec("P")
@@ -91,10 +92,12 @@ class _SignatureOfInit:
 
 
 class CheckedKeywords:
-    """Base of classes whose constructor suggests the nearest name for an unknown keyword.
+    """Base of classes whose constructor checks its arguments.
 
-    The check is in `__new__`, because `@dataclass` adds `__init__` only after `__init_subclass__` ran. So the check
-    works for every subclass, without a metaclass. The check skips a class whose `__init__` has `**kwargs`.
+    An unknown keyword is an error with the nearest name. A value of a wrong simple type, such as a text for a number,
+    is an error with the remedy. The check is in `__new__`, because `@dataclass` adds `__init__` only after
+    `__init_subclass__` ran. So the check works for every subclass, without a metaclass. The check skips a class whose
+    `__init__` has `**kwargs`.
     """
 
     if not TYPE_CHECKING:  # type checkers and editors read `__init__`
@@ -108,6 +111,7 @@ class CheckedKeywords:
                 refuse_unknown(cls.__name__, kwargs, ())
                 if args:
                     raise TypeError(f"{cls.__name__}() takes no arguments")
-            elif kwargs and (known := keywords_of(cls.__init__, bound=True)) is not None:
+            elif (args or kwargs) and (known := keywords_of(cls.__init__, bound=True)) is not None:
                 refuse_unknown(cls.__name__, kwargs, known)
+                check_types(cls.__name__, {**dict(zip(known, args)), **kwargs}, simple_types(cls))
             return make(cls)

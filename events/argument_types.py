@@ -1,0 +1,98 @@
+"""Values of a wrong simple type in constructors, such as a text for a number: one error with the remedy."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from .errors import ArgumentError
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, (str, bytes)) and not _is_bool(value) and _converts(float, value)
+
+
+def _is_whole(value: Any) -> bool:
+    return not _is_bool(value) and _converts(operator.index, value)
+
+
+def _converts(convert: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        convert(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: of a tensor with several elements
+        return False
+    return True
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # of NumPy
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_is_whole, "a whole number"),
+    "float": (_is_number, "a number"),
+    "bool": (_is_bool, "True or False"),
+    "str": (_is_text, "a text"),
+    "None": (lambda value: value is None, "None"),
+}
+"""Annotation -> whether a value has this type, and the name of the type in errors."""
+
+Types = Mapping[str, tuple[str, ...]]
+"""Parameter -> the simple types that its annotation allows."""
+
+
+@lru_cache(maxsize=512)
+def simple_types(cls: type[Any]) -> Types:
+    """Return the parameters of a constructor with simple types: `int`, `float`, `bool`, `str`, None and their unions.
+
+    Only parameters that a class of this library declares are included, because programs may use looser annotations.
+    """
+    init: Any = cls.__init__
+    found = {}
+    for name, annotation in getattr(init, "__annotations__", {}).items():
+        types = tuple(str(annotation).split(" | "))
+        owner = next((base for base in cls.__mro__ if name in vars(base).get("__annotations__", ())), None)
+        module = init.__module__ if owner is None else owner.__module__
+        if name != "return" and module.partition(".")[0] == "trainbus" and all(each in _TYPES for each in types):
+            found[name] = types
+    return found
+
+
+def check_types(label: str, given: Mapping[str, Any], types: Types) -> None:
+    """Refuse values of a wrong simple type.
+
+    NumPy numbers and tensors with one number count as numbers, and paths count as texts. True and False are no numbers.
+
+    Args:
+        label: the class, as the error names it.
+        given: the arguments of the call, by name.
+        types: the result of `simple_types`.
+
+    Raises:
+        ArgumentError: for the first wrong value. The error names the argument, the value and the remedy.
+    """
+    for name, value in given.items():
+        allowed = types.get(name, ())
+        if allowed and not any(_TYPES[each][0](value) for each in allowed):
+            takes = " or ".join(_TYPES[each][1] for each in allowed)
+            raise ArgumentError(f"{label}({name}={value!r}): {name} takes {takes}.{_remedy(name, value, allowed)}")
+
+
+def _remedy(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return the advice to write a number instead of `value`; an empty text if `value` is not easy to convert."""
+    readers: dict[str, Callable[[Any], Any]] = {"int": int, "float": float}
+    for each in allowed:
+        try:
+            read = readers[each](value)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        if isinstance(value, str) or (read == value and not _is_bool(value)):
+            return f" Write {name}={read}."
+    return ""
