@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..events.bus import EventBus
-from ..events.control import SERVED, Flag, TrainerControl
+from ..events.control import TrainerControl
+from ..events.flags import SERVED, Flag
 from ..events.state import TrainerState
 from .data.position import Position
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..events.control import FLAGS
+from ..events.flags import FLAGS
 from .distributed.failures import failure_monitor
 from .loss.index_errors import indices_explained
 from .run import Run

@@ -6,7 +6,7 @@ from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
 from .channels import Channel, Subscription
 from .contract import CONTRACT
-from .control import FLAGS, Flag, TrainerControl
+from .control import TrainerControl
 from .errors import (
     ArgumentError,
     CheckpointError,
@@ -22,6 +22,7 @@ from .errors import (
     nearest,
 )
 from .event_names import EventName
+from .flags import FLAGS, Flag
 from .ledger import Entry, Ledger
 from .stages import Order, Stage, order
 from .state import TrainerState

@@ -68,7 +68,8 @@ def simple_types(cls: type[Any]) -> Types:
 def check_types(label: str, given: Mapping[str, Any], types: Types) -> None:
     """Refuse values of a wrong simple type.
 
-    NumPy numbers and tensors with one number count as numbers, and paths count as texts. True and False are no numbers.
+    NumPy numbers and tensors with one number count as numbers, and paths count as texts. True and False do not count
+    as numbers.
 
     Args:
         label: the class, as the error names it.

@@ -22,7 +22,7 @@ from .isolation import Isolation, refuse_thinning
 from .ordering import Slot, resolve
 from .policies import Budget, Policy, ending, policy_of
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Subscriber, budget_for, checked_on_error, identity, inspect_subscriber, is_same
+from .subscribers import Attached, Subscriber, budget_for, checked_on_error, identity, inspect_subscriber, is_same
 from .timeline import CALL, DONE, FULL, Timeline, now
 
 logger = logging.getLogger(__name__)
@@ -249,7 +249,7 @@ class EventBus:
     @property
     def subscribers(self) -> dict[str, Any]:
         """All attached callbacks and functions by id, in the order of attachment."""
-        return {owner_id: record.callback for owner_id, record in self._subscribers.items()}
+        return Attached({owner_id: record.callback for owner_id, record in self._subscribers.items()})
 
     def is_attached(self, owner_id: str) -> bool:
         """Return whether a callback or function with this id is attached."""

@@ -10,8 +10,8 @@ from typing import Any
 import blinker
 
 from .catalog import Event
-from .control import Flag
 from .errors import SubscriptionError, nearest
+from .flags import Flag
 from .handlers import Call, Handler
 from .ordering import Slot
 from .policies import RAISE, Policy

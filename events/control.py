@@ -5,31 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from .errors import ArgumentError, SubscriptionError, nearest
+from .errors import ArgumentError, SubscriptionError
+from .flags import FLAGS, HF_FLAGS, Flag, flag_named
+from .keywords import checked_keywords
 from .ledger import Entry, Ledger
 
 logger = logging.getLogger(__name__)
-
-Flag = Literal["log", "evaluate", "save", "epoch_stop", "training_stop", "skip_update"]
-"""The name of a flag."""
-
-FLAGS: dict[Flag, str] = {
-    "log": "log the training values of this step",
-    "evaluate": "evaluate at this step",
-    "save": "write a checkpoint at this step",
-    "epoch_stop": "end the epoch after this step",
-    "training_stop": "end the training after this step",
-    "skip_update": "leave the weights unchanged in this step",
-}
-"""Every flag, and what the run does when it is raised."""
-
-HF_FLAGS: tuple[Flag, ...] = ("training_stop", "epoch_stop", "save", "evaluate", "log")
-"""The flags that transformers has too, in the order of transformers."""
-
-SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
-"""The flags for logs, evaluations and saves, in the order in which the run does this work."""
 
 OUTSIDE = "you"
 """The author of flag writes outside of any handler, such as in the user's program."""
@@ -85,10 +68,11 @@ class TrainerControl:
         removed their requests."""
         for flag, raised in flags.items():
             if raised:
-                self.request(_flag(flag), reason="given")
+                self.request(flag_named(flag), reason="given")
 
     # For callbacks.
 
+    @checked_keywords
     def request(self, flag: Flag, reason: str = "") -> None:
         """Raise a flag.
 
@@ -100,7 +84,7 @@ class TrainerControl:
         Raises:
             ArgumentError: if there is no flag with this name. The error shows the nearest known name.
         """
-        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
+        name, reason = flag_named(flag), reason if type(reason) is str else _as_text(reason)
         if self._requests[name].get(self.speaker) != reason:
             old = self.asks(name)
             self._requests[name][self.speaker] = reason
@@ -117,18 +101,20 @@ class TrainerControl:
         self.request(flag, reason)
         self.speaking.author = before
 
+    @checked_keywords
     def veto(self, flag: Flag, reason: str = "") -> None:
         """Block a flag for this step. The veto blocks the requests of all callbacks, made before or after this call."""
-        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
+        name, reason = flag_named(flag), reason if type(reason) is str else _as_text(reason)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)
             self._vetoes[name][self.speaker] = reason
             self.pending = True
             self._note(name, "veto", old, reason)
 
+    @checked_keywords
     def withdraw(self, flag: Flag, reason: str = "") -> None:
         """Withdraw the caller's own request. Requests of other callbacks stay, and cause a warning."""
-        name, reason = _flag(flag), reason if type(reason) is str else _as_text(reason)
+        name, reason = flag_named(flag), reason if type(reason) is str else _as_text(reason)
         old = self.asks(name)
         if self._requests[name].pop(self.speaker, None) is not None:
             self._note(name, "withdraw", old, reason)
@@ -183,11 +169,11 @@ class TrainerControl:
 
     def reasons(self, flag: Flag) -> dict[str, str]:
         """Return the requests for `flag`: author -> reason."""
-        return dict(self._requests[_flag(flag)])
+        return dict(self._requests[flag_named(flag)])
 
     def vetoes(self, flag: Flag) -> dict[str, str]:
         """Return the vetoes of `flag` in this step: author -> reason."""
-        return dict(self._vetoes[_flag(flag)])
+        return dict(self._vetoes[flag_named(flag)])
 
     @property
     def speaker(self) -> str:
@@ -281,7 +267,7 @@ class TrainerControl:
         The text is empty if the run never did this work. Example: `stopped at step 1200 by EarlyStopping: eval_loss has
         not improved for 3 evaluations`.
         """
-        name = _flag(flag)
+        name = flag_named(flag)
         taken = [entry for entry in self.ledger.of(name) if entry.action == "take"]
         if not taken:
             return ""
@@ -374,7 +360,7 @@ class TrainerControl:
         if not hasattr(type(self), name):
             prefix, _, flag = name.partition("_")
             if prefix == "should":
-                _flag(name)
+                flag_named(name)
             elif name in FLAGS or flag in FLAGS:
                 meant = f"should_{name if name in FLAGS else flag}"
                 raise ArgumentError(f"TrainerControl has no flag {name!r}; did you mean {meant!r}?")
@@ -388,11 +374,3 @@ def _joined(wishes: dict[str, str]) -> str:
 def _as_text(reason: object) -> str:
     """Return a reason as text, because checkpoints store reasons as text. None becomes an empty text."""
     return "" if reason is None else str(reason)
-
-
-def _flag(name: str) -> Flag:
-    flag = name.removeprefix("should_")
-    for known in FLAGS:
-        if flag == known:
-            return known
-    raise ArgumentError(f"TrainerControl has no flag {name!r}{nearest(flag, FLAGS)} The flags are: {', '.join(FLAGS)}.")

@@ -24,6 +24,12 @@ class SubscriptionError(TrainbusError, TypeError):
     is taken, or the handlers cannot be ordered."""
 
 
+class UnknownCallback(SubscriptionError, KeyError):
+    """No callback with this id is attached. `except KeyError` catches the error, as for any dict."""
+
+    __str__ = Exception.__str__  # a KeyError would show the message in quotes
+
+
 class HandlerError(TrainbusError, RuntimeError):
     """A handler makes a forbidden change. For example, a handler in REPORT changes weights.
 

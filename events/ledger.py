@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from .flags import flag_named
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -81,8 +83,16 @@ class Ledger:
         return sum(len(entries) for entries in self._entries.values())
 
     def of(self, flag: str) -> list[Entry]:
-        """Return the stored entries of one flag, oldest first."""
-        return [entry for _, entry in self._entries.get(flag, ())]
+        """Return the stored entries of one flag, oldest first.
+
+        Args:
+            flag: a flag, such as `save`, or `callback` for failures.
+
+        Raises:
+            ArgumentError: for another name. The error shows the nearest known name.
+        """
+        name = flag if flag in self._entries or flag == "callback" else flag_named(flag)
+        return [entry for _, entry in self._entries.get(name, ())]
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the entries as plain values, for the checkpoint."""

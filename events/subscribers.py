@@ -11,7 +11,7 @@ from typing import Any
 from . import custom_events
 from .callback import Callback
 from .contract import check_requires
-from .errors import SubscriptionError, nearest
+from .errors import SubscriptionError, UnknownCallback, nearest
 from .handlers import Handler
 from .policies import ACTIONS, Budget, Policy, budget_of, policy_of
 from .settings import meaning, problems_of_settings
@@ -25,6 +25,15 @@ FOREIGN_BASE = "TrainerCallback"
 
 POLICIES, checked_policy, own_events = ACTIONS, policy_of, custom_events.own_events
 """The former names of `ACTIONS`, `policy_of` and `custom_events.own_events`."""
+
+
+class Attached(dict[str, Any]):
+    """The attached callbacks and functions by id. For an unknown id, the error suggests the nearest id."""
+
+    def __missing__(self, owner_id: str) -> Any:
+        attached = ", ".join(self)
+        hint = nearest(owner_id, self)
+        raise UnknownCallback(f"No callback with the id {owner_id!r} is attached{hint} Attached are: {attached}.")
 
 
 @dataclass

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.callback import Callback
-from ...events.control import Flag, TrainerControl
+from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
+from ...events.flags import Flag
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ...events.trigger_fields import check_triggers

@@ -100,7 +100,8 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
     if names is not None and metric not in names:
         raise ArgumentError(
             f"{reader} reads the metric {metric!r}, but no evaluation will measure it{nearest(metric, names)} One "
-            f"batch was evaluated before the first step. It measured: {', '.join(names)}."
+            f"batch was evaluated before the first step. It measured: {', '.join(names)}. To measure more, pass "
+            "`compute_metrics=` or the callback `Metrics`."
         )
 
 

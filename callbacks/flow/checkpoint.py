@@ -259,6 +259,7 @@ class Checkpoint(Cadence):
             missing = run.state.best_model_checkpoint
             if missing is not None and not run.storage.holds(missing):
                 run.state.best_model_checkpoint = self._best_before  # the best model was in the failed checkpoint
+            run.control.note(run.control.speaker, "fail", str(error))
             logger.warning("%s. Training continues.", str(error).rstrip("."))
             return False
         return True

@@ -15,7 +15,8 @@ from ...engine.commands.requests import FLAGS, Setting, receive, setting_of
 from ...engine.optim.set_rate import set_learning_rate
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.control import Flag, TrainerControl
+from ...events.control import TrainerControl
+from ...events.flags import Flag
 from ...events.stages import Stage, order
 from ...events.trigger_kinds import AtEnd, alternatives
 from ...events.triggers import every

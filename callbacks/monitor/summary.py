@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ...engine.api.console import say
@@ -18,6 +19,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.composition import providers
+from ...events.ledger import Entry
 from ...events.stages import Stage, order
 
 PARTS = 5
@@ -30,6 +32,8 @@ CHECKPOINTS = 4
 class Summary(Callback):
     """Prints facts about the run when training begins, and results when training ends. Only rank 0 prints.
 
+    The results include failures that did not end the run, such as a save that failed with `on_save_error="warn"`.
+
     Every trainer has a `Summary`. To print nothing, set `disable_tqdm=True`, or a log level above `warning`.
     """
 
@@ -40,6 +44,7 @@ class Summary(Callback):
     """Whether to print nothing. Default: True if `disable_tqdm` is True, or if the log level is above `warning`."""
     _resumed: str = field(default="", init=False, repr=False, compare=False)
     _loaded: int | None = field(default=None, init=False, repr=False, compare=False)
+    _written: int = field(default=0, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Summary:
@@ -61,6 +66,7 @@ class Summary(Callback):
             if self._resumed:
                 facts.append(("resumed", f"{self._resumed}, at step {run.state.global_step:,}"))
             say(block("Training", facts))
+        self._written = run.control.ledger.written
 
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
@@ -79,8 +85,9 @@ class Summary(Callback):
             loaded = "" if self._loaded is None else f", loaded from step {self._loaded}"
             yield "best", f"{_metric_name(run)}{state.best_metric:.6g} at step {state.best_global_step}{loaded}"
         yield "output", _output(run.args.output_path)
+        yield from _failures(run.control.ledger.since(self._written))
         if not costs.steps:
-            yield "steps", f"none in this session, {state.global_step:,} in the run"
+            yield "steps", f"none in this session, {state.global_step:,} in the run{_how_to_train_more(run)}"
             return
         longest = sorted((part for part in costs.parts if part.seconds), key=lambda part: -part.seconds)[:PARTS]
         yield (
@@ -92,6 +99,25 @@ class Summary(Callback):
         tokens = f", {costs.tokens_per_second:,.0f} tokens a second" if costs.tokens_per_second else ""
         yield "speed", f"{costs.samples_per_second:,.0f} samples a second{tokens}"
         yield "verdict", str(costs.verdict)
+
+
+def _how_to_train_more(run: Run) -> str:
+    """Return the advice for a run that resumed after its last step; an empty text for any other run."""
+    state = run.state
+    if state.global_step < state.max_steps:
+        return ""
+    name = "max_steps" if run.args.max_steps > 0 else "num_train_epochs"
+    return f". All {state.max_steps:,} planned steps were done before. To train more, raise `{name}`"
+
+
+def _failures(entries: Iterable[Entry]) -> Iterator[Fact]:
+    """Yield a line about failures that did not end the run: for each callback, their number and the last reason."""
+    failed = [entry for entry in entries if (entry.flag, entry.action) == ("callback", "fail")]
+    last = {entry.author: entry for entry in failed}
+    for author, entry in last.items():
+        number = sum(each.author == author for each in failed)
+        times = "" if number == 1 else f" {number:,} times, the last"
+        yield "failed", f"{author}{times} at step {entry.step:,}: {shorten(entry.reason, 160, placeholder='...')}"
 
 
 def _metric_name(run: Run) -> str:

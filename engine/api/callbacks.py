@@ -13,7 +13,7 @@ from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.errors import SubscriptionError, TrainbusError, nearest
 from ...events.isolation import CallbackFailures
-from ...events.keywords import refuse_unknown
+from ...events.keywords import checked_keywords, refuse_unknown
 from ..arguments.plugins.build import written
 from ..arguments.plugins.names import refuse_texts
 from ..checkpoint.callback_states import ResumeReport, owner_of
@@ -128,6 +128,7 @@ class CallbackMethods(TrainerBase):
         """
         return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
+    @checked_keywords
     def add_callback(self, callback: Any) -> Handle:
         """Attach a callback; for a class, a new instance of the class. Return a handle that detaches the callback.
 
@@ -174,6 +175,7 @@ class CallbackMethods(TrainerBase):
                 "equal settings" if settings else "settings that cannot be compared",
             )
 
+    @checked_keywords
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback, or the first callback of a class. Return the detached callback; None if there is none."""
         if isinstance(callback, type) and issubclass(callback, Callback):
@@ -184,6 +186,7 @@ class CallbackMethods(TrainerBase):
                 return attached
         return None
 
+    @checked_keywords
     def remove_callback(self, callback: Any) -> None:
         """Detach a callback.
 

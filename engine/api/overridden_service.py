@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...events.control import SERVED
+from ...events.flags import SERVED
 from ..loop import Loop, Phase
 
 

@@ -14,8 +14,9 @@ from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.catalog import Clock, Event
-from ...events.control import Flag, TrainerControl
+from ...events.control import TrainerControl
 from ...events.errors import TrainbusError
+from ...events.flags import Flag
 from ...events.ledger import Entry
 from ...events.recording.files import Recording, number, read
 from ...events.recording.recorder import Record

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...events.control import Flag
 from ...events.errors import ArgumentError, nearest
+from ...events.flags import Flag
 from ...events.triggers import every
 
 FILE = "tell"

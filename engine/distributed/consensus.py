@@ -11,8 +11,9 @@ from typing import TypeAlias
 from ...events.activity import AGREE
 from ...events.bus import EventBus
 from ...events.composition import is_rank_local
-from ...events.control import FLAGS, OUTSIDE, Flag, TrainerControl
+from ...events.control import OUTSIDE, TrainerControl
 from ...events.errors import RankDivergence
+from ...events.flags import FLAGS, Flag
 from .consistency import format_ranks
 from .isolation import SharedFailures, shared_callbacks
 from .protocols import DistributedRun

@@ -211,7 +211,8 @@ def test_a_session_without_a_step_has_no_speed_and_no_verdict(tmp_path: Any, cap
         Trainer(Net(), args, train_dataset=net_samples(64)).train(resume_from_checkpoint="auto")
         printed.append(capsys.readouterr().out)
     assert "  verdict " in printed[0]
-    assert "  steps   none in this session, 4 in the run" in printed[1].splitlines()
+    line = "  steps   none in this session, 4 in the run. All 4 planned steps were done before. To train more, raise "
+    assert f"{line}`max_steps`" in printed[1].splitlines()
     assert "verdict" not in printed[1]
     assert "0 samples" not in printed[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import json
 import logging
 import os
 import re
@@ -253,6 +254,25 @@ def test_failed_writes_that_are_retried_do_not_change_the_run(tmp_path: Path, mo
     assert all(message.endswith("Training continues.") for message in caplog.messages)
     assert same_weights(weights(run.model), wanted)
     assert names_in(tmp_path) == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_failed_saves_are_in_the_ledger_the_status_and_the_closing_lines(
+    in_background: bool, tmp_path: Path, monkeypatch, capsys
+):
+    fault = Fault(monkeypatch, "a file is written", tmp_path)
+    run = saving(tmp_path, 3, on_save_error="warn", disable_tqdm=False, async_save=in_background)
+    run.on("on_save_begin", lambda checkpoint: fault.arm(1 if checkpoint.step < 3 else 0))
+    run.train()
+    failed = [entry for entry in run.control.ledger.of("callback") if entry.action == "fail"]
+    assert [entry.author for entry in failed] == ["Checkpoint", "Checkpoint"]
+    assert "No space left on device" in failed[0].reason
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  failed ")]
+    assert len(lines) == 1
+    assert "Checkpoint 2 times, the last at step " in lines[0]
+    assert "cannot be written" in lines[0]
+    decisions = json.loads((tmp_path / "run_status.json").read_text())["decisions"]
+    assert any("Checkpoint fail callback" in line for line in decisions)
 
 
 def test_a_best_model_that_could_not_be_saved_is_not_looked_for(tmp_path: Path, monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainbus.events import FLAGS, ArgumentError, Entry, Ledger, TrainerControl
-from trainbus.events.control import SERVED
+from trainbus.events.flags import SERVED
 
 EVERY_FLAG = pytest.mark.parametrize("flag", FLAGS)
 

@@ -220,12 +220,24 @@ def choose(
     checkpoint = inspector.open(Path(wanted))
     found = inspector.problems(checkpoint)
     if found:
-        good = _find(checkpoint.path.parent, inspector).good
-        remedy = f"Resume from {good.path}, which is good." if good else "Its folder has no good checkpoint."
-        if good is None and closest(str(wanted), [AUTO]):
-            remedy = f"Did you mean {AUTO!r}, which resumes from the newest checkpoint of `output_dir`?"
+        remedy = _remedy(Path(wanted), Path(output_dir), inspector)
         raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {'; '.join(found)}. {remedy}")
     return checkpoint
+
+
+def _remedy(wanted: Path, output_dir: Path, inspector: Inspector) -> str:
+    """Return what to do instead of resuming from `wanted`, which is not a good checkpoint. All ranks must call it."""
+    good = _find(wanted.parent, inspector).good
+    if good is not None:
+        return f"Resume from {good.path}, which is good."
+    if closest(str(wanted), [AUTO]):
+        return f"Did you mean {AUTO!r}, which resumes from the newest checkpoint of `output_dir`?"
+    inside = output_dir / wanted
+    if inspector.reads and not wanted.exists() and inside.is_dir():
+        return f"Did you mean the folder '{inside}'?"
+    if wanted.name == str(wanted):  # a word such as `latest`
+        return "To resume from the newest good checkpoint of `output_dir`, pass True."
+    return "Its folder has no good checkpoint."
 
 
 @dataclass(frozen=True)
