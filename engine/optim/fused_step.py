@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim import optimizer as optimizer_module
+from torch.utils import _contextlib
 
 GROUPED_TYPES = ("cpu", "cuda")
 """The device types for which torch has one call for all tensors of a list, such as the norms or the update."""
 
 _GLOBAL_HOOKS = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_TORCH = str(Path(torch.__file__).parent)
+_OWN_CODE = (str(Path(optimizer_module.__file__).parent), str(_contextlib.__file__))
+"""The folder of the optimizers of torch, and the file of decorators such as `torch.no_grad()`."""
 _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
@@ -73,10 +75,13 @@ def _is_of_torch(step: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _all_of_torch(step: FunctionType) -> bool:
-    """Return whether a function, and each function that it wraps, is defined in torch."""
+    """Return whether a function, and each function that it wraps, is the code of torch's own optimizers.
+
+    A step that `torch.compile` returned is not.
+    """
     layer: Any = step
     while layer is not None:
-        if not layer.__code__.co_filename.startswith(_TORCH):
+        if not layer.__code__.co_filename.startswith(_OWN_CODE):
             return False
         layer = getattr(layer, "__wrapped__", None)
     return True

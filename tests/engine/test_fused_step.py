@@ -191,6 +191,12 @@ def replaced_by_an_object(optimizer: Any) -> Iterator[None]:
 
 
 @contextmanager
+def compiled(optimizer: Any) -> Iterator[None]:
+    optimizer.step = torch.compile(optimizer.step)
+    yield
+
+
+@contextmanager
 def replaced_in_class(optimizer: Any) -> Iterator[None]:
     original = AdamW.step
 
@@ -246,6 +252,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any]] = {
     "a hook after": (lambda: AdamW(weights(), lr=0.1, fused=True), with_own_post_hook),
     "a replaced step": (lambda: AdamW(weights(), lr=0.1, fused=True), replaced),
     "an object as step": (lambda: AdamW(weights(), lr=0.1, fused=True), replaced_by_an_object),
+    "a compiled step": (lambda: AdamW(weights(), lr=0.1, fused=True), compiled),
     "a step replaced in the class": (lambda: AdamW(weights(), lr=0.1, fused=True), replaced_in_class),
     "a GradScaler": (lambda: AdamW(weights(), lr=0.1, fused=True), scaled),
     "an overflow": (lambda: AdamW(weights(), lr=0.1, fused=True), infinite),
@@ -300,8 +307,9 @@ def test_a_training_without_it_gives_the_same_weights(tmp_path: Path, monkeypatc
         assert mine.equal(other)
 
 
-def test_the_functions_of_torch_are_recognised() -> None:
-    optimizer, _ = pair("AdamW", "cpu")
+@pytest.mark.parametrize("cls", [AdamW, SGD, torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_the_functions_of_torch_are_recognised(cls: Any) -> None:
+    optimizer = cls(weights(), lr=0.1)
     assert not module.has_own_step(optimizer)
     torch.optim.lr_scheduler.ConstantLR(optimizer)  # replaces `step` by a wrapper of torch
     assert "step" in vars(optimizer)
