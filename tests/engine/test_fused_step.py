@@ -307,7 +307,7 @@ def test_a_training_without_it_gives_the_same_weights(tmp_path: Path, monkeypatc
         assert mine.equal(other)
 
 
-@pytest.mark.parametrize("cls", [AdamW, SGD, torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.RMSprop])
+@pytest.mark.parametrize("cls", [AdamW, SGD, torch.optim.Adagrad, torch.optim.RMSprop])
 def test_the_functions_of_torch_are_recognised(cls: Any) -> None:
     optimizer = cls(weights(), lr=0.1)
     assert not module.has_own_step(optimizer)
