@@ -1,4 +1,8 @@
-"""Values of a wrong simple type in constructors, such as a text for a number: one error with the remedy."""
+"""Type checks of constructor arguments: a value of a wrong type, such as a text for a number, raises an error.
+
+The error names the argument, the value and the expected type. If the value is easy to convert, the error also says what
+to write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TrainerControl: the flags that steer a run. Requests add up, a veto wins, and every write has an author."""
+"""TrainerControl: the flags that steer a run.
+
+One request is enough to raise a flag. A veto blocks all requests for a flag. Every write has an author.
+"""
 
 from __future__ import annotations
 

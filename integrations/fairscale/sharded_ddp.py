@@ -159,7 +159,12 @@ class _Gradients:
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Send no gradients inside a `with` block. After the last batch of a step (`last=True`), average gradients."""
+        """Send no gradients inside a `with` block. If `last` is True, average the gradients when the block ends.
+
+        Args:
+            wrapped: the model in fairscale's wrapper.
+            last: whether the block computes the last batch of a step.
+        """
         with self.wrapping.watched(wrapped.no_sync(), last):
             yield
         if last:

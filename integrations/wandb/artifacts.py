@@ -119,7 +119,7 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Add the artifact versions that earlier sessions uploaded to `self.versions`.
+        """Add to `self.versions` the artifact versions that earlier sessions uploaded.
 
         The callback state in a checkpoint lacks the artifact version of this checkpoint, because the upload comes after
         the save. So the method adds this version too.

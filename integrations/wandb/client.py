@@ -386,7 +386,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Make the wandb account of `live` the author of all writes to the control, inside a `with` block."""
+    """Inside a `with` block, make the owner of the wandb run `live` the author of all flag writes."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

@@ -1,4 +1,4 @@
-"""Requests add up, a veto wins for its step, and the ledger records author, step and reason."""
+"""One request raises a flag, a veto blocks it for its step, and the ledger records author, step and reason."""
 
 from __future__ import annotations
 

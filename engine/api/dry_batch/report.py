@@ -39,7 +39,8 @@ class DryBatchReport:
     padding_of_run: float | None = None
     """The share of padding in all batches of the run, estimated from the lengths of the samples."""
     truncated: float | None = None
-    """The share of samples with `max_length` tokens or more."""
+    """The share of samples with `max_length` tokens or more. If the lengths of all samples are known, it is a share of
+    all samples, otherwise of the batch."""
     max_length: int | None = None
     """The maximum length of the tokenizer or of the model, whichever is smaller."""
     seconds: float = 0.0

@@ -189,9 +189,15 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return a hidden argument for an alias whose values differ from the values of the argument.
+    """Return the command-line option of an alias. `--help` does not show this option.
 
-    The class `owner` translates the values of the alias. `--help` does not show a hidden argument.
+    An alias is another name of a training argument, such as `group_by_length` for `train_sampling_strategy`. The
+    function is for aliases that take other values than the argument. The class `owner` converts the values of the alias
+    to values of the argument.
+
+    Args:
+        owner: the class of arguments that accepts the alias.
+        name: the name of the alias.
     """
     made: Any = field(default=None)
     made.name = name

@@ -276,12 +276,18 @@ def as_tensor(value: Any) -> Any:
 
 
 def fitted(value: Any, like: Any) -> Any:
-    """Return `value`, a tensor or a `StoredTensor`, with the placement and the memory layout of the tensor `like`.
+    """Return a value of a checkpoint with the sharding and the memory layout of the tensor `like`.
 
     If `like` is sharded, the result is sharded in the same way, and only the shard of this rank is read. Otherwise the
     result is the whole tensor.
 
-    If `value` is not a tensor, or has another shape than `like`, it is returned whole, with its own layout.
+    The function changes neither sharding nor layout in these cases: `like` is not a tensor, or `value` is not a tensor,
+    is already sharded, consists of several tensors, or has another shape than `like`. A `StoredTensor` is then read as
+    a whole tensor. Any other value is returned unchanged.
+
+    Args:
+        value: a tensor, a `StoredTensor`, or any other value.
+        like: the tensor whose sharding and layout the result gets, or any other value.
     """
     tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and not consists_of_tensors(value)
     if not tensor or not isinstance(like, torch.Tensor) or value.shape != like.shape:

@@ -29,8 +29,8 @@ class TensorCache:
     def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
         """Read a file and return its size and hash. Store its tensors in memory if the file holds training state.
 
-        Training state is, for example, the optimizer state. Model weights are not stored. Tensors of a file with
-        sharded tensors are not stored either, because the shards are in other files.
+        Training state is, for example, the optimizer state. Model weights are not stored. If a file has a sharded
+        tensor, none of its tensors are stored, because the shards are in other files.
 
         Raises:
             OSError: if the file cannot be read.

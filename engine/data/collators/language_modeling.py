@@ -227,7 +227,7 @@ def _whole_words(begins: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
 
     Args:
         begins: True for the first token of each word, shape (rows, tokens), bool.
-        drawn: True for the first tokens that are drawn, shape (rows, tokens), bool.
+        drawn: True for each token that begins a word and is drawn, shape (rows, tokens), bool.
     """
     words = begins.cumsum(1)
     counts = torch.zeros(words.shape[0], words.shape[1] + 1, dtype=torch.long)

@@ -58,7 +58,7 @@ def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Calla
 
 
 def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
-    """Make from columns the same batch as `tokenizer.pad(samples, **options)` makes.
+    """Build a batch from columns. The batch equals the result of `tokenizer.pad(rows, **options)`.
 
     Args:
         rows: the samples.
