@@ -144,21 +144,33 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
     return replace(inputs, args=args, callbacks=[each for each in inputs.callbacks or [] if not left_out(each)])
 
 
-def is_tracker(callback: Any) -> bool:
-    """Return whether the class of a callback is defined in the package `integrations`.
+def only_reports(callback: Any) -> bool:
+    """Return whether a callback or callback class is a tracker, or copies models or checkpoints to another place.
 
-    The trackers of services, such as wandb, are defined there. Other integrations, such as DeepSpeed, are too.
+    The function knows the trackers of trainbus and transformers, and subclasses of `Tracker` and `RowTracker`.
     """
-    return ".integrations." in _module_of(callback)
+    from ...callbacks.base.row_tracker import RowTracker
+    from ...callbacks.base.tracker import Tracker
+    from ...integrations import Kind, kinds_of
+
+    kind = _class_of(callback)
+    theirs = sys.modules.get("transformers.integrations.integration_utils")
+    trackers = (Tracker, RowTracker, *(theirs.INTEGRATION_TO_CALLBACK.values() if theirs is not None else ()))
+    return issubclass(kind, trackers) or not kinds_of(kind).isdisjoint({Kind.TRACKER, Kind.STORE})
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether the class of a callback is defined in `integrations` or in `callbacks/monitor`."""
-    return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
+    """Return whether `only_reports` is True, or whether a callback is one of the monitoring callbacks of trainbus.
+
+    The folder `callbacks/monitor` defines the monitoring callbacks. They do not change the training.
+    """
+    from ...callbacks import monitor
+
+    return only_reports(callback) or _class_of(callback).__module__.startswith(f"{monitor.__name__}.")
 
 
-def _module_of(callback: Any) -> str:
-    return (callback if isinstance(callback, type) else type(callback)).__module__
+def _class_of(callback: Any) -> type:
+    return callback if isinstance(callback, type) else type(callback)
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:
