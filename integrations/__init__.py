@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from importlib.util import find_spec, resolve_name
+from importlib.util import find_spec
 from typing import Any
 
 from ..engine.arguments.unsupported import reason_against
@@ -30,8 +30,6 @@ class Kind(Enum):
     """Shards the training. `args.way_to_shard` returns the `option` of the row."""
     DATA = "data"
     """Converts tables to datasets. The Trainer loads the integration when a dataset is a table."""
-    STORE = "store"
-    """Copies models or checkpoints to another place. Users select the integration with an argument or its callback."""
     OTHER = "other"
     """Any other purpose. Users select the integration with an argument or a callback of its own."""
 
@@ -76,8 +74,8 @@ INTEGRATIONS: dict[str, Integration] = {
     "liger": Integration("liger:Liger", "liger_kernel", "liger", "liger-kernel >= 0.6", Kind.OTHER),
     "float8": Integration("torchao:Float8", "torchao", "torchao", "torchao >= 0.18", Kind.OTHER),
     "lightning": Integration("lightning.callback:Lightning", "lightning", "lightning", "lightning >= 2.4", Kind.OTHER),
-    "hub": Integration("hub:PushToHub", "huggingface_hub", "hub", "huggingface_hub >= 1.0", Kind.STORE),
-    "remote": Integration("remote:RemoteStore", "fsspec", "remote", "fsspec >= 2023.6", Kind.STORE),
+    "hub": Integration("hub:PushToHub", "huggingface_hub", "hub", "huggingface_hub >= 1.0", Kind.OTHER),
+    "remote": Integration("remote:RemoteStore", "fsspec", "remote", "fsspec >= 2023.6", Kind.OTHER),
     "deepspeed": Integration(
         "deepspeed.callback:DeepSpeed", "deepspeed", "deepspeed", "deepspeed >= 0.16", Kind.STRATEGY
     ),
@@ -114,12 +112,6 @@ SEARCHES = options(Kind.SEARCH)
 
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
 """The rows of the registry that need a package, as tuples: name -> (target, package, extra)."""
-
-
-def kinds_of(callback: type) -> set[Kind]:
-    """Return the kinds of the registry rows that name this class or one of its base classes. Import no package."""
-    names = {f"{base.__module__}:{base.__qualname__}" for base in callback.__mro__}
-    return {row.kind for row in INTEGRATIONS.values() if resolve_name(f".{row.target}", __name__) in names}
 
 
 def load(name: str) -> Any:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
 from ..api.transformers_names import as_transformers
 from .run import execute
@@ -31,6 +32,10 @@ TRAINING_ONLY = {
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
 """Arguments with which no evaluation becomes due. With `eval_strategy="no"`, callbacks that need evaluations would
 raise an error."""
+
+
+MONITORS = f"{__name__.partition('.')[0]}.callbacks.monitor."
+"""The beginning of the module names of the monitoring callbacks of trainbus."""
 
 
 class Instead(Protocol[Result_co]):
@@ -145,18 +150,11 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
 
 def only_reports(callback: Any) -> bool:
-    """Return whether a callback or callback class is a tracker, or copies models or checkpoints to another place.
-
-    The function knows the trackers of trainbus and transformers, and subclasses of `Tracker` and `RowTracker`.
-    """
-    from ...callbacks.base.row_tracker import RowTracker
-    from ...callbacks.base.tracker import Tracker
-    from ...integrations import Kind, kinds_of
-
+    """Return whether a callback or callback class has the capability `REPORTS`, or is a tracker of transformers."""
     kind = _class_of(callback)
     theirs = sys.modules.get("transformers.integrations.integration_utils")
-    trackers = (Tracker, RowTracker, *(theirs.INTEGRATION_TO_CALLBACK.values() if theirs is not None else ()))
-    return issubclass(kind, trackers) or not kinds_of(kind).isdisjoint({Kind.TRACKER, Kind.STORE})
+    trackers = () if theirs is None else tuple(theirs.INTEGRATION_TO_CALLBACK.values())
+    return Capability.REPORTS in getattr(callback, "capabilities", ()) or issubclass(kind, trackers)
 
 
 def only_observes(callback: Any) -> bool:
@@ -164,9 +162,7 @@ def only_observes(callback: Any) -> bool:
 
     The folder `callbacks/monitor` defines the monitoring callbacks. They do not change the training.
     """
-    from ...callbacks import monitor
-
-    return only_reports(callback) or _class_of(callback).__module__.startswith(f"{monitor.__name__}.")
+    return only_reports(callback) or _class_of(callback).__module__.startswith(MONITORS)
 
 
 def _class_of(callback: Any) -> type:
