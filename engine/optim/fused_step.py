@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,9 @@ GROUPED_TYPES = ("cpu", "cuda")
 
 _GLOBAL_HOOKS = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = os.path.join(
+    Path(torch.__file__).parent, ""
+)  # with a separator, because packages such as torchao are beside it
 _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
