@@ -133,7 +133,7 @@ def _check_numbers(name: str, kwargs: Mapping[str, Any]) -> None:
     for key in NOT_NEGATIVE:
         value = kwargs.get(key)
         values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-        if not all(isinstance(each, Real) and each >= 0 for each in values):
+        if not all(isinstance(each, Real) and float(each) >= 0 for each in values):
             raise ArgumentError(
                 f"lr_scheduler_kwargs: {key}={value!r} of lr_scheduler_type={name!r} is not a number of 0 or more. "
                 f"Correct {key}."
