@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
 from ..api.transformers_names import as_transformers
@@ -154,7 +155,8 @@ def only_reports(callback: Any) -> bool:
     kind = _class_of(callback)
     theirs = sys.modules.get("transformers.integrations.integration_utils")
     trackers = () if theirs is None else tuple(theirs.INTEGRATION_TO_CALLBACK.values())
-    return Capability.REPORTS in getattr(callback, "capabilities", ()) or issubclass(kind, trackers)
+    declares = issubclass(kind, Callback) and Capability.REPORTS in kind.capabilities
+    return declares or issubclass(kind, trackers)
 
 
 def only_observes(callback: Any) -> bool:
