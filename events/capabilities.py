@@ -34,6 +34,9 @@ class Capability(Enum):
     READS_PREDICTIONS = "reads predictions"
     """Reads the predictions of each evaluation batch. Evaluations then compute predictions, also without
     `compute_metrics`."""
+    REPORTS = "reports the run"
+    """Only sends or writes values, models or checkpoints, and does not change the training. `trainbus profile` and
+    `trainbus rerun` leave the callback out."""
     PUBLISHES = "pushes to a hub"
     """Pushes the model to a hub. The field `publisher` of the callback is the repository."""
     DEEPSPEED = "trains with DeepSpeed"

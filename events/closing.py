@@ -40,8 +40,8 @@ def call_all(
             while number < len(subscriptions):
                 subscription = subscriptions[number]
                 speaking.author, speaking.event = subscription.owner_id, event
-                answer = subscription.call(run, extras)
-                number += 1
+                # One statement: an interrupt between the call and the count would call the handler again.
+                answer, number = subscription.call(run, extras), number + 1
                 if answer is not None and answer is not control:
                     control.absorb(answer)
         except BaseException as error:

@@ -50,7 +50,9 @@ class SkipSpikes(Callback):
         if run.mode == "train":  # a later evaluation also announces `on_setup`
             self.usual, self.skipped = 0.0, 0
 
-    def on_pre_optimizer_step(self, control: TrainerControl, grad_norm: torch.Tensor | float) -> None:
+    def on_pre_optimizer_step(self, control: TrainerControl, grad_norm: torch.Tensor | float | None) -> None:
+        if grad_norm is None:  # DeepSpeed measures the norm in the step
+            return
         norm = float(grad_norm)
         if self.usual and norm > self.factor * self.usual:
             self.skipped += 1

@@ -249,7 +249,7 @@ class PushToHub(Callback):
     stage = Stage.REPORT
     # `hub_token` is left out: an error about contradicting arguments shows the values of the arguments in this list.
     arguments = ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision")
-    capabilities = frozenset({Capability.PUBLISHES})
+    capabilities = frozenset({Capability.PUBLISHES, Capability.REPORTS})
 
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""

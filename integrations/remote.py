@@ -18,6 +18,7 @@ from ..engine.checkpoint.read.saved import SavedCheckpoint
 from ..engine.checkpoint.write.background_writer import BackgroundWriter
 from ..engine.run import Run
 from ..events.callback import Callback
+from ..events.capabilities import Capability
 from ..events.errors import ArgumentError, CheckpointError
 from ..events.stages import Stage, order
 
@@ -53,6 +54,8 @@ class RemoteStore(Callback):
         CheckpointError: if `on_store_error` is `raise`, and either the store fails or the newest remote checkpoint is
             damaged.
     """
+
+    capabilities = frozenset({Capability.REPORTS})
 
     url: str = "memory://checkpoints"
     """The folder in the store, with the protocol of the store, such as `s3://bucket/run`."""

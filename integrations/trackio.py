@@ -13,6 +13,7 @@ from ..engine.arguments import TrainingArguments
 from ..engine.optim.sizes import count_elements
 from ..engine.run import Run
 from ..events.control import TrainerControl
+from ..events.errors import ArgumentError
 
 
 class TrackioSession(TrackerSession):
@@ -36,6 +37,9 @@ class Trackio(RowTracker):
     """Reports to one Trackio run. A resumed training, and its later evaluations, report to the same run.
 
     Set `report_to="trackio"`, or add `Trackio(project="demo", space_id="me/demo")` to the callbacks.
+
+    Raises:
+        ArgumentError: if `static_space_id` is True.
     """
 
     service: ClassVar[str] = "Trackio"
@@ -52,6 +56,14 @@ class Trackio(RowTracker):
     static_space_id: str | bool | None = None
     """The Space that receives a static snapshot of the Space `space_id` after training. None: Trackio chooses the name
     of the Space. False: no snapshot. Without a Space, there is no snapshot."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.static_space_id is True:
+            raise ArgumentError(
+                "Trackio(static_space_id=True) names no Space. Set a name such as 'owner/name', None for a name that "
+                "Trackio chooses, or False for no snapshot. The argument is `trackio_static_space_id`."
+            )
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
@@ -94,6 +95,7 @@ class RowTracker(Callback):
     """
 
     stage = Stage.REPORT
+    capabilities = frozenset({Capability.REPORTS})
     service: ClassVar[str] = ""
     """The name of the service, for messages."""
 

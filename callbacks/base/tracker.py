@@ -12,6 +12,7 @@ from typing import Any
 
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.stages import Stage
 from ...events.state import TrainerState
 
@@ -26,6 +27,7 @@ class Tracker(Callback):
     """
 
     stage = Stage.REPORT
+    capabilities = frozenset({Capability.REPORTS})
 
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. Default: log a warning and continue the training."""

@@ -97,40 +97,44 @@ class Evaluate(Cadence):
         if self._interrupted and run.randomness:
             # The repeated evaluation draws random numbers before the next step does, as in an uninterrupted run.
             run.restore_rng(run.randomness)
-            self._evaluate(run)
+            self._evaluate(run, self.rows)
             run.continue_from(run.rng_states())
         elif self._interrupted or (self.on_start and run.state.global_step == 0):
-            self._evaluate(run)
+            self._evaluate(run, self.rows)
 
     @order(Stage.ACT)
     def on_evaluate_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
         if serves(self, control.speaker, requested_by, run):
-            self._evaluate(run)
+            self._evaluate(run, self.rows)
 
     @order(Stage.ACT)
     def on_train_end(self, run: Run) -> None:
         # Earlier stages put the best or the averaged weights into the model.
         if self.rows is not None and self.has(Capability.PLANS_EVALUATIONS) and run.state.global_step > 0:
-            self._evaluate(run, EvaluationPlan(decides=False))
+            self._evaluate(run, rows=None, decides=False)
 
-    def _evaluate(self, run: Run, plan: EvaluationPlan | None = None) -> None:
+    def _evaluate(self, run: Run, rows: int | None, decides: bool = True) -> None:
         dataset = self.dataset
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
         self._interrupted = True  # so that a checkpoint that is written after an error records it
         before, workers = run.rng_states(), run.eval_loaders.state_dict()
+        logged = len(run.state.log_history)
         try:
-            with planned(run, plan or EvaluationPlan(self.rows)):
+            with planned(run, EvaluationPlan(rows, decides, repeats=True)):
                 if dataset is None:
                     run.services.at("_evaluate", run.evaluate, None, None)
                 else:
                     run.evaluate(eval_dataset=dataset)
             self._interrupted = False
         except EvaluationStopped:
-            run.restore_rng(before)  # the resumed run repeats the whole evaluation
-            if run.position is not None:
-                run.position.held = run.position.batches > 0  # and then does the work at the end of the epoch
+            run.restore_rng(before)
             run.eval_loaders.load_state_dict(workers)
+            self._interrupted = run.control.should_training_stop  # else the run continues without the metrics
+            if self._interrupted:  # the resumed run repeats the whole evaluation, and logs all its metrics
+                del run.state.log_history[logged:]
+                if run.position is not None:
+                    run.position.held = run.position.batches > 0  # and then does the work at the end of the epoch
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

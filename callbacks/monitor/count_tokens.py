@@ -24,16 +24,22 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
     """Return the number of tokens in a batch that are not padding, as a tensor without dimensions.
 
     Args:
-        batch: the batch. If its `attention_mask` has fewer than 4 dimensions, the result is the sum of the mask. A mask
-            with 4 dimensions, as of a packed batch, has one value for each pair of tokens. The result is then the
-            number of tokens that differ from `pad`, as for a batch without a mask.
+        batch: the batch. If its `attention_mask` has one value for each token, the result is the sum of the mask. A
+            mask with 3 or 4 dimensions, as of a packed batch, has one value for each pair of tokens. The result is then
+            the number of tokens that differ from `pad`, as for a batch without a mask.
         tokens: the main input, of shape (batch, length).
         pad: the id of the padding token. None: no token counts as padding.
     """
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if mask is not None and mask.dim() < 4:
-        return mask.sum()  # type: ignore[no-any-return]
+    mask = _token_mask(batch)
+    if mask is not None:
+        return mask.sum()
     return torch.tensor(tokens.numel()) if pad is None else (tokens != pad).sum()
+
+
+def _token_mask(batch: Any) -> torch.Tensor | None:
+    """Return the `attention_mask` of a batch if it has one value for each token, else None."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return mask if isinstance(mask, torch.Tensor) and mask.dim() < 3 else None
 
 
 @dataclass
@@ -54,7 +60,8 @@ class CountTokens(Callback):
 
     which: Literal["all", "non_padding"] = "all"
     """The tokens to count: `all`, or `non_padding` for all tokens except padding. The `attention_mask` of a batch marks
-    its padding. In a batch without a mask, tokens with the id `pad_token_id` of the tokenizer are padding."""
+    its padding. In a batch without a mask, or with a mask for pairs of tokens, tokens with the id `pad_token_id` of the
+    tokenizer are padding."""
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -80,8 +87,11 @@ class CountTokens(Callback):
         if self.which == "non_padding":
             pad = getattr(run.processing_class, "pad_token_id", None)
             count = tokens_in(run.batch, tokens, pad)
-            if pad is None and not (isinstance(run.batch, Mapping) and "attention_mask" in run.batch):
-                self._warn("neither an attention_mask nor a pad_token_id marks the padding, so all tokens are counted")
+            if pad is None and _token_mask(run.batch) is None:
+                self._warn(
+                    "neither an attention_mask of the tokens nor a pad_token_id marks the padding, so all tokens are "
+                    "counted"
+                )
         run.state.num_input_tokens_seen += int(run.ranks.sum(count.to(run.device)))
 
     def on_log(self, run: Run, logs: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class DryBatch(Callback):
         return not run.args.disable_tqdm and run.args.get_process_log_level() <= logging.WARNING
 
 
-_LIBRARY = __name__.partition(".")[0]
+_LIBRARY = f"{__name__.partition('.')[0]}."
 
 
 def _metrics_of(run: Run) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...engine.arguments import TrainingArguments
+from ...engine.evaluation.outputs import is_train_summary
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
@@ -64,7 +65,7 @@ class MemoryMetrics(Callback):
 
     def on_log(self, logs: dict[str, Any]) -> None:
         # The log of the summary. `Log` may be attached before this callback, so `on_train_end` is too late for it.
-        if "train_runtime" in logs:
+        if is_train_summary(logs):
             self._train_metrics = self._with_init("train")
             logs.update(self._train_metrics)
 

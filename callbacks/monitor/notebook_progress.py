@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine.data.build import length_of
+from ...engine.evaluation.outputs import is_train_summary
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.stages import Stage
@@ -146,11 +147,8 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a table row: column name -> logged value. Return {} if the logs contain `train_runtime`.
-
-    The summary at the end of a training contains `train_runtime`.
-    """
-    if "train_runtime" in logs:
+    """Return the cells of a table row: column name -> logged value. For the summary of a training, return {}."""
+    if is_train_summary(logs):
         return {}
     return {
         NAMES.get(name, name.removeprefix("eval_").replace("_", " ").title()): value

@@ -14,7 +14,7 @@ import torch
 from ...engine.api.console import in_notebook, is_terminal, open_console, say
 from ...engine.arguments import TrainingArguments
 from ...engine.data.build import length_of
-from ...engine.evaluation.outputs import plain
+from ...engine.evaluation.outputs import is_train_summary, plain
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.callback import Callback
@@ -187,7 +187,7 @@ def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, 
         widths: name -> the width of the column of this value. The function increases a width if the value needs more
             space, so that the next lines are aligned with this line. None: the columns are not aligned.
     """
-    whole = "train_runtime" in logs and "loss" not in logs
+    whole = is_train_summary(logs)
     if widths is None or whole:
         widths = {}
     else:

@@ -20,6 +20,7 @@ from ...engine.loss.loss_window import LossWindow
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, NonFiniteError
 from ...events.stages import Stage, order
@@ -62,7 +63,8 @@ class FindLearningRate(Callback):
         print(finder.suggestion)
 
     During the test, the callback vetoes evaluations and checkpoints. At the end of the test, the callback restores the
-    weights that the model and the loss module had before the test. If an error ends the test, the weights stay changed.
+    weights that the model and the loss module had before the test. It also restores them if an error or Ctrl-C ends the
+    test. With sharded weights, an error leaves the weights changed.
 
     Raises:
         ArgumentError: if a field is outside of its range.
@@ -142,6 +144,17 @@ class FindLearningRate(Callback):
 
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
+        self._restore(run)
+
+    def on_exception(self, run: Run) -> None:
+        # Loading sharded weights may need all ranks, and the others may have ended.
+        if self._weights and not provides(run.bus.subscribers.values(), Capability.SHARDS_MODEL):
+            self._restore(run)
+
+    def on_close(self) -> None:
+        self._weights, self._holders = {}, []
+
+    def _restore(self, run: Run) -> None:
         run.model.load_state_dict(self._weights, strict=False)  # lazy weights had no values
         for holder, state in self._holders:
             holder.load_state_dict(state)

@@ -13,6 +13,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.distributed.strategies import Strategy
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ..model.chunked_cross_entropy import ChunkedCrossEntropy
 from ..model.compile_model import Compile
@@ -29,12 +30,19 @@ class DataParallel(Callback):
     A trainer has this callback if the program sees several GPUs and no launcher started the program. One rank per GPU
     is faster, because no step copies the model, and each GPU has a Python process. To start one rank per GPU, use
     `torchrun --nproc_per_node=N`.
+
+    Raises:
+        ArgumentError: if `devices` is below 1.
     """
 
     stage = Stage.PREPARE
 
     devices: int | None = None
     """The number of GPUs. None: all visible GPUs."""
+
+    def __post_init__(self) -> None:
+        if self.devices is not None and not self.devices >= 1:
+            raise ArgumentError(f"DataParallel(devices={self.devices}): set a number of GPUs of 1 or more.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DataParallel | None:

@@ -36,8 +36,8 @@ class MixedPrecision(Callback):
     faster and saves activation memory. `fp16` also scales the loss, so that small gradients do not underflow.
 
     Raises:
-        ArgumentError: if `dtype` is neither `bf16` nor `fp16`, or if `dtype` is `fp16` and the device is not a CUDA
-            device.
+        ArgumentError: if `dtype` is neither `bf16` nor `fp16`, if `dtype` is `fp16` and the device is not a CUDA
+            device, or if `initial_scale` is not above 0.
     """
 
     stage = Stage.PREPARE
@@ -52,6 +52,8 @@ class MixedPrecision(Callback):
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ArgumentError(f"{type(self).__name__}({self.dtype!r}): the dtype is unknown. Set 'bf16' or 'fp16'.")
+        if not self.initial_scale > 0:
+            raise ArgumentError(f"{type(self).__name__}(initial_scale={self.initial_scale}): set a scale above 0.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MixedPrecision | None:

@@ -34,7 +34,7 @@ class NaNGuard(Callback):
     DeepSpeed made an update with a norm that is not finite, the callback raises an error, whatever `action` is.
 
     Raises:
-        ArgumentError: if `action` is unknown.
+        ArgumentError: if `action` is unknown, or if `limit` is negative.
         NonFiniteError: if the norm of a step is not finite, and one of these conditions is true: `action` is `raise`;
             more than `limit` consecutive steps have such a norm; or the weights are already updated in this step, for
             example by DeepSpeed.
@@ -57,6 +57,8 @@ class NaNGuard(Callback):
                 f"NaNGuard({self.action!r}): the action is unknown{nearest(self.action, ACTIONS)} "
                 f"Known: {', '.join(ACTIONS)}."
             )
+        if not self.limit >= 0:
+            raise ArgumentError(f"NaNGuard(limit={self.limit}): set a number of updates of 0 or more.")
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":

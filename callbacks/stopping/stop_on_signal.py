@@ -51,8 +51,11 @@ class StopOnSignal(Callback):
     SIGUSR1 and 129 after SIGHUP.
 
     - If a signal arrives during a step, the run stops at the end of this step.
-    - If a signal arrives during an evaluation, the evaluation stops after its current batch. A resumed run repeats this
-      evaluation.
+    - If a signal arrives during an evaluation of the callback `Evaluate`, the evaluation stops after its current batch.
+      A resumed run repeats this evaluation.
+    - If a signal arrives during another evaluation or prediction, for example of a handler that calls `run.evaluate()`,
+      the evaluation completes. The run then stops after the current step. If a handler evaluates before the first step
+      of a session, or while the run saves a checkpoint, the run stops after the next step.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -127,9 +130,12 @@ class StopOnSignal(Callback):
             return
         with run.activity(EVALUATION):  # a rank that waits here waits for a batch of another rank
             received = self._any_rank_received(run)
-        if received:
+        if received and run.evaluation.repeats:
             self._request_stop(run, control, "the evaluation stops after this batch, and then training stops")
             raise EvaluationStopped(signal.Signals(self._received).name)
+        # The caller of any other evaluation needs its metrics, because a resumed run does not call the handler again.
+        if received and not _calls_again(run, control):
+            self._request_stop(run, control, "the evaluation completes, and then training stops")
 
     def _any_rank_received(self, run: Run) -> bool:
         """Exchange the received signals with all ranks. Return whether any rank received a signal.
@@ -179,6 +185,17 @@ class StopOnSignal(Callback):
                 self._stop(self._reason)
             late, self._received = self._received, 0
             signal.raise_signal(late)
+
+
+def _calls_again(run: Run, control: TrainerControl) -> bool:
+    """Return whether a stop with a checkpoint of the current step could make the run call a handler again.
+
+    A second checkpoint of the same step calls the handlers of saves again. A run that resumes at this step calls the
+    handlers of `on_train_begin` again.
+    """
+    step = run.state.global_step
+    saved = run.checkpoint is not None and run.checkpoint.step == step
+    return saved or "save" in control.serving or step == run.session.first_step
 
 
 def _how_to_resume(run: Run) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
+from ..evaluation.outputs import is_train_summary
 
 GENERATED = "generated_from_trainer"
 """The tag of every card that a trainer writes."""
@@ -184,7 +185,7 @@ def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any
     if last is None:
         return {}
     step = history[last].get("step")
-    if args.load_best_model_at_end and any("train_runtime" in entry for entry in history[last:]):
+    if args.load_best_model_at_end and any(is_train_summary(entry) for entry in history[last:]):
         step = state.best_global_step or step
     found: dict[str, Any] = {}
     for entry in history:

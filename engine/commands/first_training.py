@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
 from ..api.transformers_names import as_transformers
 from .run import execute
@@ -31,6 +33,10 @@ TRAINING_ONLY = {
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
 """Arguments with which no evaluation becomes due. With `eval_strategy="no"`, callbacks that need evaluations would
 raise an error."""
+
+
+MONITORS = f"{__name__.partition('.')[0]}.callbacks.monitor."
+"""The beginning of the module names of the monitoring callbacks of trainbus."""
 
 
 class Instead(Protocol[Result_co]):
@@ -144,21 +150,25 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
     return replace(inputs, args=args, callbacks=[each for each in inputs.callbacks or [] if not left_out(each)])
 
 
-def is_tracker(callback: Any) -> bool:
-    """Return whether the class of a callback is defined in the package `integrations`.
-
-    The trackers of services, such as wandb, are defined there. Other integrations, such as DeepSpeed, are too.
-    """
-    return ".integrations." in _module_of(callback)
+def only_reports(callback: Any) -> bool:
+    """Return whether a callback or callback class has the capability `REPORTS`, or is a tracker of transformers."""
+    kind = _class_of(callback)
+    theirs = sys.modules.get("transformers.integrations.integration_utils")
+    trackers = () if theirs is None else tuple(theirs.INTEGRATION_TO_CALLBACK.values())
+    declares = issubclass(kind, Callback) and Capability.REPORTS in kind.capabilities
+    return declares or issubclass(kind, trackers)
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether the class of a callback is defined in `integrations` or in `callbacks/monitor`."""
-    return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
+    """Return whether `only_reports` is True, or whether a callback is one of the monitoring callbacks of trainbus.
+
+    The folder `callbacks/monitor` defines the monitoring callbacks. They do not change the training.
+    """
+    return only_reports(callback) or _class_of(callback).__module__.startswith(MONITORS)
 
 
-def _module_of(callback: Any) -> str:
-    return (callback if isinstance(callback, type) else type(callback)).__module__
+def _class_of(callback: Any) -> type:
+    return callback if isinstance(callback, type) else type(callback)
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...events.callback import Callback
-from .first_training import TRAINING_ONLY, Enough, at_first_training, is_tracker, with_arguments
+from .first_training import TRAINING_ONLY, Enough, at_first_training, only_reports, with_arguments
 
 if TYPE_CHECKING:
     from ..api.inputs import TrainerInputs
@@ -68,7 +68,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
     steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}
 
     def changed(inputs: TrainerInputs) -> TrainerInputs:
-        return with_arguments(inputs, {**TRAINING_ONLY, **steps, **spec["changes"]}, is_tracker)
+        return with_arguments(inputs, {**TRAINING_ONLY, **steps, **spec["changes"]}, only_reports)
 
     def measured(trainer: Any, train: Callable[[], Any], resume_from_checkpoint: Any) -> dict[str, Any]:
         if spec["describe"]:

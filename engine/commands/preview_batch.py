@@ -40,7 +40,7 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
     for owner_id, each in trainer.bus.subscribers.items():
         if not _stays(each):
             trainer.bus.detach(owner_id)
-            outside += [owner_id] if not type(each).__module__.startswith(_LIBRARY) else []
+            outside += [owner_id] if not type(each).__module__.startswith(f"{_LIBRARY}.") else []
     found: dict[str, Any] = {"report": None, "error": ""}
 
     def look(run: Any) -> None:

@@ -18,6 +18,8 @@ class EvaluationPlan(NamedTuple):
     """The size of the random subset of each dataset to evaluate, in rows; None for all rows."""
     decides: bool = True
     """Whether callbacks use the metrics of the evaluation to decide."""
+    repeats: bool = False
+    """Whether a resumed run repeats the evaluation if a signal stops it."""
 
 
 @dataclass
@@ -38,6 +40,9 @@ class EvaluationRecord:
     """The prefixes of the metric names of this evaluation, and of the evaluations in which this evaluation runs."""
     rows: int | None = None
     """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
+    repeats: bool = False
+    """Whether a resumed run repeats the evaluation if a signal stops it. Otherwise a signal does not stop the
+    evaluation. False for an evaluation inside of another evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics by name. Handlers in a stage before REPORT may add metrics."""
     heard: dict[str, Any] = field(default_factory=dict)
@@ -69,12 +74,12 @@ def new_record(
         complete: whether the evaluation covers all of the trainer's own eval datasets.
         foreign: whether the evaluation uses data other than the trainer's eval datasets, under the same metric names.
         own: the prefixes of the metric names of the evaluation, one per dataset.
-        plan: the number of rows to evaluate, and whether callbacks use the metrics to decide. If `outer` is not None,
-            the plan is not used.
+        plan: the settings of the `Evaluate` callback that started the evaluation. If `outer` is not None, the plan is
+            not used.
         outer: the record of the evaluation in which the new evaluation runs; None if there is none.
     """
     if outer is None:
-        return EvaluationRecord(prefix, complete, plan.decides and not foreign, own, plan.rows)
+        return EvaluationRecord(prefix, complete, plan.decides and not foreign, own, plan.rows, plan.repeats)
     # Inside of another evaluation, equal names would be two values of one metric: the outer one counts.
     return EvaluationRecord(prefix, complete, not foreign and not own & outer.prefixes, own | outer.prefixes)
 

@@ -126,6 +126,14 @@ def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str
     return summary
 
 
+def is_train_summary(logs: Mapping[str, Any]) -> bool:
+    """Return whether logged values are the summary of a training.
+
+    `CountTokens` adds `train_runtime` to each log of the training loss too. The summary has no `loss`.
+    """
+    return "train_runtime" in logs and "loss" not in logs
+
+
 def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: int | None = None) -> dict[str, float]:
     """Return the runtime in seconds, and samples and steps per second, rounded as in transformers.
 

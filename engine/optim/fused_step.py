@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +19,8 @@ GROUPED_TYPES = ("cpu", "cuda")
 
 _GLOBAL_HOOKS = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_OWN_CODE = (str(Path(optimizer_module.__file__).parent), str(_contextlib.__file__))
-"""The folder of the optimizers of torch, and the file of decorators such as `torch.no_grad()`."""
+_OWN_CODE = (os.path.join(Path(optimizer_module.__file__).parent, ""), str(_contextlib.__file__))
+"""The folder of the optimizers of torch, with a separator, and the file of decorators such as `torch.no_grad()`."""
 _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 

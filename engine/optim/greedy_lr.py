@@ -66,8 +66,8 @@ class GreedyLR(LRScheduler):
         reset_start: Number of reductions at the lowest learning rate before the schedule starts again.
 
     Raises:
-        ArgumentError: `factor` is not below 1, a mode is unknown, or the number of values in `min_lr` or `max_lr`
-            differs from the number of groups.
+        ArgumentError: A number is outside of its range, a mode is unknown, or the number of values in `min_lr` or
+            `max_lr` differs from the number of groups.
         TypeError: `optimizer` is not an optimizer.
     """
 
@@ -100,8 +100,16 @@ class GreedyLR(LRScheduler):
         # LRScheduler.__init__ would take a first step. torch's ReduceLROnPlateau does not call it either.
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"greedy: {type(optimizer).__name__} is not an Optimizer. Give a torch.optim.Optimizer.")
-        if factor >= 1.0:
-            raise ArgumentError(f"greedy: factor={factor} is not below 1. Set it between 0 and 1, for example 0.95.")
+        if not 0.0 < factor < 1.0:
+            raise ArgumentError(
+                f"greedy: factor={factor} is not above 0 and below 1. Set it between 0 and 1, for example 0.95."
+            )
+        numbers = {"patience": patience, "threshold": threshold, "cooldown": cooldown, "warmup": warmup, "eps": eps}
+        for name, number in numbers.items():
+            if not number >= 0:
+                raise ArgumentError(f"greedy: {name}={number} is below 0. Set it to 0 or more.")
+        if not window_size >= 1:
+            raise ArgumentError(f"greedy: window_size={window_size} is below 1. Set it to 1 or more.")
         if mode not in ("min", "max"):
             raise ArgumentError(f"greedy: mode={mode!r} is unknown. Set it to 'min' or 'max'.")
         if threshold_mode not in ("rel", "abs"):
@@ -237,14 +245,15 @@ class GreedyLR(LRScheduler):
 
     def _per_group(self, argument: str, value: float | Sequence[float]) -> list[float]:
         groups = len(self.optimizer.param_groups)
-        if not isinstance(value, Sequence):
-            return [value] * groups
-        if len(value) != groups:
+        values = list(value) if isinstance(value, Sequence) else [value] * groups
+        if not all(each >= 0 for each in values):
+            raise ArgumentError(f"greedy: {argument}={value} is below 0. Set it to 0 or more.")
+        if len(values) != groups:
             raise ArgumentError(
-                f"greedy: {argument} has {len(value)} values for {groups} parameter groups. Give one value per group, "
+                f"greedy: {argument} has {len(values)} values for {groups} parameter groups. Give one value per group, "
                 "or a single number."
             )
-        return list(value)
+        return values
 
 
 def _copied(value: Any) -> Any:

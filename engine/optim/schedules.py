@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from torch.optim import Optimizer
@@ -47,6 +48,13 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 
 METRIC_SCHEDULES = frozenset(name for name, entry in SCHEDULES.items() if isinstance(entry, type))
 """Names of the schedules that step with a metric. A run with such a schedule needs evaluations."""
+
+NOT_NEGATIVE = (
+    *("num_cycles", "power", "lr_end", "min_lr", "min_lr_rate", "min_lr_ratio", "warmup_lr_rate"),
+    *("num_decay_steps", "num_stable_steps", "factor", "patience", "cooldown", "eps"),
+)
+"""Options that are numbers of 0 or more. With a negative number, a schedule would have negative learning rates, or fail
+in the middle of a run."""
 
 _SET_BY_GET_SCHEDULER = frozenset({"step", "optimizer", "num_warmup_steps", "num_training_steps", "lr_init"})
 """Parameters that `get_scheduler` sets. The user sets all others, in `lr_scheduler_kwargs`."""
@@ -90,7 +98,8 @@ def get_scheduler(
         build the schedule with the same options.
 
     Raises:
-        ArgumentError: The name or an option is unknown, a required option is missing, or options exclude each other.
+        ArgumentError: The name or an option is unknown, a required option is missing, options exclude each other, or a
+            number is outside of its range.
     """
     name = name_of(name)
     kwargs = {**(scheduler_specific_kwargs or {}), **kwargs}
@@ -102,6 +111,7 @@ def get_scheduler(
                 f"lr_scheduler_kwargs: lr_scheduler_type={name!r} has no option {key!r}{nearest(key, accepted)} "
                 f"Its options: {', '.join(accepted)}."
             )
+    _check_numbers(name, kwargs)
     if name in METRIC_SCHEDULES:
         scheduler: LRScheduler = entry(optimizer, **kwargs)
         return scheduler
@@ -117,6 +127,17 @@ def get_scheduler(
             raise ArgumentError(f"lr_scheduler_type={name!r} needs {key}. Set it{where}.")
     # A partial can be pickled, a closure cannot. LambdaLR saves neither in its state.
     return LambdaLR(optimizer, partial(entry, **options), last_epoch)
+
+
+def _check_numbers(name: str, kwargs: Mapping[str, Any]) -> None:
+    for key in NOT_NEGATIVE:
+        value = kwargs.get(key)
+        values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        if not all(isinstance(each, Real) and float(each) >= 0 for each in values):
+            raise ArgumentError(
+                f"lr_scheduler_kwargs: {key}={value!r} of lr_scheduler_type={name!r} is not a number of 0 or more. "
+                f"Correct {key}."
+            )
 
 
 def needs_metric(scheduler: object) -> bool:

@@ -87,7 +87,15 @@ def test_padding_comes_from_the_mask_or_the_tokenizer():
     mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert tokens_in({"attention_mask": mask}, tokens, 0) == 4
     assert tokens_in({}, tokens, 0) == 3
+    assert tokens_in({"attention_mask": None}, tokens, 0) == 3
     assert tokens_in({}, tokens, None) == 6
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5)])
+def test_a_mask_for_pairs_of_tokens_is_no_count_of_tokens(shape):
+    tokens = torch.tensor([[5, 6, 7, 8, 9], [7, 8, 9, 0, 0]])
+    assert tokens_in({"attention_mask": torch.ones(shape)}, tokens, None) == 10
+    assert tokens_in({"attention_mask": torch.ones(shape)}, tokens, 0) == 8
 
 
 def test_the_tokenizer_defines_padding_without_a_mask(tmp_path):
@@ -104,7 +112,7 @@ def test_the_tokenizer_defines_padding_without_a_mask(tmp_path):
         ({}, "Net.main_input_name names no tensor in the batch, so no tokens are counted"),
         (
             {"model": Words(), "train_dataset": token_samples()},
-            "neither an attention_mask nor a pad_token_id marks the padding, so all",
+            "neither an attention_mask of the tokens nor a pad_token_id marks the padding, so all",
         ),
     ],
 )

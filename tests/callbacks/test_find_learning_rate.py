@@ -85,6 +85,36 @@ def test_impossible_numbers_are_refused(options: dict[str, Any]) -> None:
         FindLearningRate(**options)
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("event", ["on_train_begin", "on_gradients", "on_step_end", "on_train_end"])
+def test_an_error_in_the_test_restores_the_weights_and_frees_the_copy(
+    event: str, error: type[BaseException], tmp_path: Path
+) -> None:
+    finder = FindLearningRate(1e-3, 1.0, steps=10)
+    trainer = searched(tmp_path, finder)
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+
+    def fails(run: Any) -> None:
+        if event.startswith("on_train") or run.state.global_step == 3:
+            raise error
+
+    trainer.on(event, fails)
+    with pytest.raises(error):
+        trainer.train()
+    assert all(torch.equal(weight, old) for weight, old in zip(trainer.model.parameters(), before))
+    assert (finder._weights, finder._holders) == ({}, [])
+    trainer.evaluate()  # an error outside of a test changes nothing
+
+
+def test_an_error_in_an_evaluation_changes_no_weights(tmp_path: Path) -> None:
+    trainer = searched(tmp_path, FindLearningRate())
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    trainer.on("on_prediction_step", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.evaluate()
+    assert all(torch.equal(weight, old) for weight, old in zip(trainer.model.parameters(), before))
+
+
 class Centers(nn.Module):
     """A criterion with parameters and a buffer."""
 

@@ -10,7 +10,7 @@ import torch
 
 from support.data import sentences
 from support.trainers import both, net_trainer
-from trainbus import Evaluate, Log, MemoryMetrics, every
+from trainbus import CountTokens, Evaluate, Log, MemoryMetrics, every
 from trainbus.callbacks.monitor.memory_metrics import memory_now
 
 MEGABYTE = 2**20
@@ -99,3 +99,13 @@ def test_the_summary_has_the_memory_in_any_order_of_the_list(tmp_path):
         output = trainer.train()
         assert {"train_mem_cpu_alloc_delta", "before_init_mem_cpu"} <= trainer.state.log_history[-1].keys()
         assert {"train_mem_cpu_alloc_delta", "before_init_mem_cpu"} <= output.metrics.keys()
+
+
+def test_only_the_summary_has_the_memory_with_counted_tokens_too(tmp_path):
+    """`CountTokens` adds `train_runtime` to each log of the loss."""
+    trainer = net_trainer(tmp_path, MemoryMetrics(), CountTokens(), logging_steps=1)
+    trainer.train()
+    *logs, summary = trainer.state.log_history
+    assert sum("train_runtime" in entry for entry in logs) > 1
+    assert [of_memory(entry) for entry in logs] == [set()] * len(logs)
+    assert {"train_mem_cpu_alloc_delta", "before_init_mem_cpu"} <= summary.keys()

@@ -69,6 +69,11 @@ def test_the_summary_of_a_training_is_no_row():
     assert columns_of({"train_runtime": 3.0, "train_loss": 0.5}) == {}
 
 
+def test_a_log_of_the_loss_is_a_row_with_counted_tokens_too():
+    logs = {"loss": 0.5, "num_input_tokens_seen": 8, "train_runtime": 3.0, "train_tokens_per_second": 2.7}
+    assert columns_of(logs) == {"Training Loss": 0.5, "Num Input Tokens Seen": 8}
+
+
 def test_bars_can_be_turned_off_in_a_notebook(monkeypatch):
     monkeypatch.setattr(progress, "in_notebook", lambda: True)
     assert progress.Progress().draws

@@ -25,6 +25,7 @@ from support.trainers import both, net_trainer
 from trainbus import (
     EMA,
     SWA,
+    Callback,
     DryBatch,
     EarlyStopping,
     Evaluate,
@@ -419,6 +420,19 @@ def test_a_metric_that_no_evaluation_measures_is_named(tmp_path: Path, caplog: p
         trained.train()
     assert "start with eval_a_, eval_b_" in caplog.text
     assert "'eval_a_accuracy'" in caplog.text
+
+
+def test_a_plugin_whose_name_begins_with_that_of_the_library_is_not_part_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Reads(Callback):
+        metric = "accuracy"
+
+        def on_step_end(self) -> None: ...
+
+    Reads.__module__ = "trainbus_plugin.reads"  # trainbus does not know what it measures itself
+    trained = net_trainer(tmp_path, Evaluate(every(5)), Reads(), DryBatch(), eval_dataset=net_samples(8), max_steps=1)
+    assert "accuracy" not in findings(trained, caplog)
 
 
 def test_padding_and_truncation_are_measured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

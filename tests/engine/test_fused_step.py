@@ -314,3 +314,13 @@ def test_the_functions_of_torch_are_recognised(cls: Any) -> None:
     torch.optim.lr_scheduler.ConstantLR(optimizer)  # replaces `step` by a wrapper of torch
     assert "step" in vars(optimizer)
     assert not module.has_own_step(optimizer)
+
+
+@pytest.mark.parametrize(("package", "own"), [("torch", False), ("torchao", True)])
+def test_a_package_whose_name_begins_with_torch_is_not_torch(package: str, own: bool) -> None:
+    optimizer, _ = pair("AdamW", "cpu")
+    file = Path(torch.__file__).parents[1] / package / "optimizer.py"
+    names: dict[str, Any] = {}
+    exec(compile("def step(closure=None): ...", str(file), "exec"), names)
+    optimizer.step = names["step"]
+    assert module.has_own_step(optimizer) is own

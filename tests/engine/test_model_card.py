@@ -105,6 +105,8 @@ def test_results_are_those_of_the_model_that_was_loaded_in_the_end():
     )
     during = [{"eval_loss": 1.0, "step": 2}, {"eval_loss": 3.0, "step": 4}]
     assert final_results(args, state(*during, best_global_step=2)) == {"loss": 3.0}
+    counted = [*during, {"loss": 2.0, "train_runtime": 1.0, "step": 5}]  # as `CountTokens` logs it
+    assert final_results(args, state(*counted, best_global_step=2)) == {"loss": 3.0}
     ended = [*during, {"train_runtime": 1.0, "step": 4}]
     assert final_results(args, state(*ended, best_global_step=2)) == {"loss": 1.0}
     measured = [*ended, {"eval_loss": 1.0, "eval_f1": 0.5, "step": 4}]

@@ -16,6 +16,7 @@ import pytest
 
 from trainbus.engine.arguments import ALIASES, IntervalStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group
+from trainbus.engine.arguments.cli.files import read_flags
 from trainbus.engine.arguments.cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
 from trainbus.events.errors import ArgumentError, MissingExtra
 
@@ -561,6 +562,21 @@ def test_files_of_flags_take_json_with_and_without_quotes(tmp_path):
     (tmp_path / "a.args").write_text("""--options {"a":1} --config '{"b": 2}' --names "" """)
     made = parsed(Ours, str(tmp_path / "a.args"))
     assert made == Ours(options={"a": 1}, config={"b": 2}, names="")
+
+
+def test_quotes_in_files_of_flags_group_words(tmp_path):
+    for text, words in {
+        '--run_name="my run"': ["--run_name=my run"],
+        "--run_name='my \"own\" run' -x=''": ['--run_name=my "own" run', "-x="],
+        "--run_name 'my run' \"\"": ["--run_name", "my run", ""],
+        '--config=\'{"b": 2}\' --options={"a":1}': ['--config={"b": 2}', '--options={"a":1}'],
+        'a="b" --x=a"b"': ['a="b"', '--x=a"b"'],
+        '# --a="b c"\n--d=#e': ["--d=#e"],
+    }.items():
+        (tmp_path / "a.args").write_text(text)
+        assert read_flags(tmp_path / "a.args") == words
+    (tmp_path / "a.args").write_text('--dataset="a b"\n--max_seq_length=64')
+    assert parsed(DataArguments, str(tmp_path / "a.args")) == DataArguments("a b", 64)
 
 
 def test_a_configuration_file_takes_the_place_of_the_programs_own(tmp_path, monkeypatch):

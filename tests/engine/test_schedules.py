@@ -14,7 +14,14 @@ from transformers.optimization import GreedyLR as TheirGreedyLR
 from transformers.trainer_utils import SchedulerType
 
 from trainbus.engine.optim.greedy_lr import GreedyLR
-from trainbus.engine.optim.schedules import METRIC_SCHEDULES, SCHEDULES, accepted_kwargs, get_scheduler, needs_metric
+from trainbus.engine.optim.schedules import (
+    METRIC_SCHEDULES,
+    NOT_NEGATIVE,
+    SCHEDULES,
+    accepted_kwargs,
+    get_scheduler,
+    needs_metric,
+)
 from trainbus.events.errors import ArgumentError
 
 LENGTHS = [(0, 1), (1, 1), (0, 2), (1, 7), (0, 50), (5, 50), (49, 50), (10, 101), (70, 50), (33, 200)]
@@ -270,7 +277,7 @@ def test_options_of_get_scheduler_are_not_user_options():
         ("cosine_with_min_lr", (1, 10), {}, "got neither"),
         ("cosine_with_min_lr", (1, 10), {"min_lr": 1e-6, "min_lr_rate": 0.1}, "got both"),
         ("cosine_warmup_with_min_lr", (1, 10), {}, "got neither"),
-        ("greedy", (), {"factor": 1.0}, "factor=1.0 is not below 1"),
+        ("greedy", (), {"factor": 1.0}, "factor=1.0 is not above 0 and below 1"),
         ("greedy", (), {"mode": "up"}, "mode='up'"),
         ("greedy", (), {"threshold_mode": "x"}, "threshold_mode='x'"),
         ("greedy", (), {"min_lr": [0.1]}, "min_lr has 1 values for 2 parameter groups"),
@@ -279,6 +286,40 @@ def test_options_of_get_scheduler_are_not_user_options():
 def test_invalid_options_raise_when_the_schedule_is_built(name, steps, kwargs, message):
     with pytest.raises(ArgumentError, match=message):
         get_scheduler(name, make_optimizer(), *steps, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"factor": value} for value in (0, 0.0, -0.5, 1.0, float("nan"))),
+        *({name: -1} for name in ("patience", "threshold", "cooldown", "warmup", "eps", "min_lr", "max_lr")),
+        *({"window_size": value} for value in (0, -1)),
+        {"min_lr": [-1e-3, 1e-3]},
+    ],
+    ids=str,
+)
+def test_greedy_refuses_numbers_outside_of_their_ranges(options):
+    [name] = options
+    with pytest.raises(ArgumentError, match=f"greedy: {name}="):
+        GreedyLR(make_optimizer(), **options)
+
+
+REQUIRED = {
+    "cosine_with_min_lr": {"min_lr_rate": 0.1},
+    "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
+    "warmup_stable_decay": {"num_decay_steps": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, option) for name in SCHEDULES for option in accepted_kwargs(name) if option in NOT_NEGATIVE],
+)
+@pytest.mark.parametrize("value", [-1, float("nan"), "1"])
+def test_no_schedule_takes_a_negative_number(name, option, value):
+    options = {option: value} if option == "min_lr" else {**REQUIRED.get(name, {}), option: value}
+    with pytest.raises(ArgumentError, match=rf"\b{option}="):
+        get_scheduler(name, make_optimizer(), 2, 10, **options)
 
 
 def test_greedy_warns_when_its_floor_is_above_every_rate(caplog):

@@ -74,7 +74,7 @@ WRONG = [
     ("on_log", "model", "Run", "Module"),
     ("on_step_end", "loss", float, "Tensor"),
     ("on_step_end", "loss", "float", "Tensor"),
-    ("on_step_end", "grad_norm", str, "Tensor | float"),
+    ("on_step_end", "grad_norm", str, "Tensor | float | None"),
     ("on_save", "checkpoint", str, "Checkpoint"),
     ("on_log_due", "requested_by", "list[str]", "frozenset[str]"),
     ("on_evaluate_dataset", "dataset_name", int, "str"),

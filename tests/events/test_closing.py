@@ -76,7 +76,7 @@ def test_an_interrupt_at_any_point_between_two_handlers_closes_all(line):
     closed: list[str] = []
     error = interrupted_at(line, bus_of(*(Closes(name, closed) for name in "abc")))
     assert isinstance(error, KeyboardInterrupt)
-    assert {"a", "b", "c"} == set(closed)
+    assert closed == ["c", "b", "a"], "each of them once"
 
 
 def test_the_first_error_is_raised_after_all_handlers_ran(caplog):

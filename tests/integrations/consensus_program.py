@@ -58,6 +58,26 @@ def stopped(place: str, step: int, name: str, rank: int) -> dict[str, Any]:
     return {**first, "status": status, "batches": batches, "resumed": again}
 
 
+class Evaluates(Callback):
+    """Evaluates at the end of step 3."""
+
+    def on_step_end(self, run: Any, state: Any) -> None:
+        if state.global_step == 3:
+            run.evaluate(metric_key_prefix="own")
+
+
+def stopped_in_a_handler() -> dict[str, Any]:
+    """One process gets a signal in an evaluation that a handler makes."""
+    folder = FOLDER / "handler"
+    whole = outcome("whole", trainer_of(FOLDER / "handler-whole", Evaluates()))
+    batches: list[int] = []
+    trainer = trainer_of(folder, Evaluates(), Somewhere("evaluation", 3, send("SIGTERM"), 1))
+    trainer.on("on_prediction_step", lambda state: batches.append(state.global_step))
+    first = outcome("stopped", trainer)
+    again = outcome("resumed", trainer_of(folder, Evaluates()), resume_from_checkpoint="auto")
+    return {**first, "batches": batches, "resumed": again, "whole": whole}
+
+
 def by_two_signals() -> dict[str, Any]:
     does = send("SIGINT" if RANK else "SIGTERM")
     return outcome("signals", trainer_of(FOLDER / "signals", Somewhere("step end", 3, does, RANK)))
@@ -300,6 +320,7 @@ def main() -> None:
         "step": stopped("step end", 3, "SIGTERM", 1),
         "backward": stopped("backward", 5, "SIGINT", 0),
         "evaluation": stopped("evaluation", 4, "SIGUSR1", 1),
+        "handler": stopped_in_a_handler(),
         "signals": by_two_signals(),
         "end": at_the_very_end(),
         "local stop": told(3, lambda control: control.request("training_stop", "I want to"), name="stop"),

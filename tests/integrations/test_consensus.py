@@ -62,6 +62,16 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run(ends, place):
         assert of_rank[place]["resumed"]["numbers"] == of_rank["unbroken"]["numbers"]
 
 
+def test_an_evaluation_of_a_handler_completes_on_both_and_then_both_stop(ends):
+    assert of_both(ends, "handler", "code") == 143
+    assert of_both(ends, "handler", "saved") == [3]
+    assert of_both(ends, "handler", "batches") == [3, 3, 3]
+    for of_rank in ends:
+        whole, resumed = of_rank["handler"]["whole"], of_rank["handler"]["resumed"]
+        assert (resumed["error"], resumed["weights"]) == ("", whole["weights"])
+        assert resumed["numbers"] == whole["numbers"]
+
+
 def test_two_signals_have_both_end_with_one_code(ends):
     assert of_both(ends, "signals", "code") == 143
     assert of_both(ends, "signals", "saved") == [4]

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trainbus import Trainer, TrainingArguments
+from trainbus.events.errors import ArgumentError
 
 
 class Package(types.ModuleType):
@@ -145,6 +146,11 @@ def test_no_copy_is_made_if_it_is_not_wanted(package, tmp_path):
     package.space = "me/demo"
     build(tmp_path, trackio_static_space_id=False).train()
     assert package.frozen == []
+
+
+def test_true_names_no_space(package, tmp_path):
+    with pytest.raises(ArgumentError, match="trackio_static_space_id"):
+        build(tmp_path, trackio_static_space_id=True)
 
 
 def test_a_tracker_that_fails_does_not_stop_the_training(package, tmp_path, monkeypatch, caplog):

@@ -98,7 +98,12 @@ def test_a_full_disk_fails_the_save_and_no_other_folder(tmp_path: Path) -> None:
         trainer.train()
     chain = [failed.value, failed.value.__cause__, failed.value.__context__]
     assert errno.ENOSPC in [getattr(error, "errno", None) for error in chain] or "No space left" in str(failed.value)
-    (tmp_path / "other").write_text("works")
+    with full_disk(tmp_path / "full"):
+        (tmp_path / "other").write_text("works")
+        (tmp_path / "full2").mkdir()  # a path that begins with the same text
+        (tmp_path / "full2" / "file").write_text("works")
+        with pytest.raises(OSError, match="No space left"):
+            (tmp_path / "full" / "file").write_text("fails")
 
 
 def test_a_killed_process_leaves_its_checkpoints(tmp_path: Path) -> None:

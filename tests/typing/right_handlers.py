@@ -37,6 +37,9 @@ class Subsets(Callback):
     def on_setup(self, run: Run, own: int = 3) -> None:
         run.announce("on_spike", loss=float(own))
 
+    def on_pre_optimizer_step(self, grad_norm: torch.Tensor | float | None) -> None:
+        print("unknown until the step" if grad_norm is None else float(grad_norm))
+
     def on_optimizer_step(self, learning_rate: object, *, grad_norm: Any) -> None:
         print(learning_rate, grad_norm)
 

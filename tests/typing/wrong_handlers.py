@@ -36,6 +36,9 @@ class WrongSubset(Callback):
     def on_save(self, state: TrainerControl, **kwargs: Any) -> None:  # wrong for mypy
         print(state)
 
+    def on_pre_optimizer_step(self, grad_norm: torch.Tensor | float) -> None:  # wrong for mypy
+        print(float(grad_norm))
+
 
 def raise_a_flag(control: TrainerControl, bus: EventBus) -> None:
     control.request("training_stop", "a right name")

@@ -113,13 +113,14 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 def full_disk(folder: Path | str) -> Iterator[None]:
     """Simulate a full disk below a folder, in a `with` block.
 
-    Opening a file for writing below the folder, or making a folder, raises an `OSError` with the error number ENOSPC.
+    An `OSError` with the error number ENOSPC is raised when the program opens a file below the folder for writing, and
+    when it makes the folder or a folder below it.
     """
-    below = os.path.abspath(folder)
+    full = Path(os.path.abspath(folder))
     opens, makes = builtins.open, os.mkdir
 
     def refuse(path: Any) -> None:
-        if isinstance(path, (str, os.PathLike)) and os.path.abspath(os.fspath(path)).startswith(below):
+        if isinstance(path, (str, os.PathLike)) and Path(os.path.abspath(os.fspath(path))).is_relative_to(full):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
 
     def guarded_open(path: Any, mode: str = "r", *args: Any, **options: Any) -> Any:

@@ -63,11 +63,17 @@ def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
 def read_flags(path: Path) -> list[str]:
     """Return the words of an .args file. Quotes join several words to one. A line that starts with `#` is a comment.
 
+    The quotes begin a word, or they follow the equals sign of a flag, as in `--run_name="my run"`. Quotes inside of
+    other words stay, so `{"a":1}` is one word.
+
     Raises:
         ArgumentError: The file cannot be read.
     """
-    found = re.finditer(r"""^[ \t]*#.*$|"([^"]*)"|'([^']*)'|(\S+)""", _text_of(path), re.MULTILINE)
-    return [match[match.lastindex] for match in found if match.lastindex]
+    flag = r"""(?P<flag>-[^\s"'=]*=)?"""
+    quoted = r"""(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)')"""
+    found = re.finditer(rf"^[ \t]*#.*$|{flag}{quoted}|(?P<plain>\S+)", _text_of(path), re.MULTILINE)
+    parts = ([part for part in match.groups() if part is not None] for match in found)
+    return ["".join(each) for each in parts if each]  # a comment has no part
 
 
 def _text_of(path: Path) -> str:
