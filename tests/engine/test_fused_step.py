@@ -316,8 +316,10 @@ def test_the_functions_of_torch_are_recognised(cls: Any) -> None:
     assert not module.has_own_step(optimizer)
 
 
-@pytest.mark.parametrize(("package", "own"), [("torch", False), ("torchao", True)])
-def test_a_package_whose_name_begins_with_torch_is_not_torch(package: str, own: bool) -> None:
+@pytest.mark.parametrize(
+    ("package", "own"), [("torch/optim", False), ("torch/_dynamo", True), ("torch/optimistic", True), ("torchao", True)]
+)
+def test_only_the_folder_of_the_optimizers_of_torch_is_their_code(package: str, own: bool) -> None:
     optimizer, _ = pair("AdamW", "cpu")
     file = Path(torch.__file__).parents[1] / package / "optimizer.py"
     names: dict[str, Any] = {}
