@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from ..data.loader import Loader
 from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
+from .accelerator_state import AcceleratorState
 
 _CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
 _TRACKER = "call `trainer.log`, and list trackers in `report_to`."
@@ -45,39 +46,6 @@ INSTEAD: dict[str, str] = {
 
 The error for any name outside this table has a general hint.
 """
-
-
-PROCESSES = (
-    "device", "distributed_type", "is_last_process", "is_local_main_process", "is_main_process",
-    "local_main_process_first", "local_process_index", "main_process_first", "mixed_precision", "num_processes",
-    "print", "process_index", "use_distributed", "wait_for_everyone",
-)  # fmt: skip
-"""The attributes and methods that both `Accelerator` and `AcceleratorState` have."""
-
-
-@dataclass(frozen=True)
-class AcceleratorState:
-    """The object `accelerator.state`, with the attributes of accelerate's `AcceleratorState`.
-
-    The attributes in `PROCESSES`, such as `num_processes`, read from `accelerator`. The plugins of accelerate are None,
-    because callbacks shard the model.
-    """
-
-    accelerator: Accelerator = field(repr=False)
-    """The accelerator, which has the attributes in `PROCESSES`."""
-    deepspeed_plugin: None = None
-    """Always None. The options of DeepSpeed are fields of the callback `DeepSpeed`."""
-    fsdp_plugin: None = None
-    """Always None. The options of FSDP are fields of the callback `FSDP`."""
-    parallelism_config: None = None
-    """Always None."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in PROCESSES:
-                raise AttributeError(f"`accelerator.state` has no {name!r}. It has {', '.join(PROCESSES)}.")
-            return getattr(self.accelerator, name)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from ..checkpoint.own_generators import OwnGenerators
 from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
 from .columns.choosing import columnar, with_columns
-from .epoch_progress import END, EpochProgress, at_row, by_name, by_number, divided
+from .epoch_progress import END, EpochProgress, at_row, by_name, by_number
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, UserSampler
 from .stream_state import keeps_state, restore_dataset
@@ -183,10 +183,7 @@ class Loader(DataLoader[Any]):
             self._running.inherit(state)
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the persistent workers, by worker number.
-
-        Return None if the loader has no persistent workers, or if no iteration has started.
-        """
+        """Return the RNG states of the persistent workers by worker number; None without them or before they start."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
@@ -261,13 +258,11 @@ class Loader(DataLoader[Any]):
         before, progress = self._progress, EpochProgress(began, resumes=self._resumes)
         self._progress = progress
         if self.persistent_workers and before is not None:
-            self._continue_workers(progress, before.workers)
+            progress.continue_workers(before.workers, is_stream=self._stream is not None)
         if state is None:
             return self._prefetched(self._from_start(progress), progress)
-        progress.first = by_number(state.get("first", {}))
-        progress.rows = by_number(state["rows"]) if "rows" in state else divided(state.get("row", 0), self.parts)
-        if state["over"]:
-            progress.pulled, progress.ahead, progress.workers = state["pulled"], END, by_number(state["workers"])
+        progress.restore(state, self.parts)
+        if progress.ahead is END:
             self.inherit_workers(state)
             return iter(())
         return self._prefetched(self._resumed(state, progress), progress)
@@ -289,7 +284,7 @@ class Loader(DataLoader[Any]):
         states = self._running.take_states()
         if states is None:
             return self._started(progress)
-        self._continue_workers(progress, states)
+        progress.continue_workers(states, is_stream=self._stream is not None)
         # Persistent workers were seeded in an earlier epoch. A separate generator keeps torch from drawing another seed
         # for them from the global generator.
         self.generator = torch.Generator()
@@ -297,12 +292,6 @@ class Loader(DataLoader[Any]):
             return self._started(progress)
         finally:
             self.generator = None
-
-    def _continue_workers(self, progress: EpochProgress, states: dict[int, Any]) -> None:
-        """Record in `progress` that the persistent workers have the RNG states `states`, by worker number."""
-        progress.workers = dict(states)
-        if self._stream is not None:
-            progress.workers_began = dict(states)
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
         """Restore the RNG states and the position of `state`, and return an iterator over the remaining batches.
@@ -325,7 +314,7 @@ class Loader(DataLoader[Any]):
             progress.pulled, to_read = to_read - has_ahead, int(has_ahead)
         elif self._stream is not None:
             self._stream.first_rows = progress.first
-            self._continue_workers(progress, by_number(state.get("workers_began", {})))
+            progress.continue_workers(by_number(state.get("workers_began", {})), is_stream=True)
         batches = self._started(progress)
         for _ in range(to_read):
             self._pull(batches, progress)

@@ -20,7 +20,8 @@ from support.data import sentences
 from support.models import bert
 from support.outcomes import same_weights, weights
 from support.trainers import hushed
-from trainbus.engine.api.accelerator import INSTEAD, PROCESSES
+from trainbus.engine.api.accelerator import INSTEAD
+from trainbus.engine.api.accelerator_state import PROCESSES
 from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events.errors import ArgumentError
 
