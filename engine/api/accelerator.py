@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ...events.errors import ArgumentError
+from ...events.errors import ArgumentError, nearest
 from ..arguments.accelerator_config import AcceleratorConfig
 from ..data.batches import map_tensors
 from ..data.loader import Loader
 from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
+from .accelerator_gradients import GradientMethods
 from .accelerator_state import AcceleratorState
 
 _CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
@@ -33,7 +33,7 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("get_state_dict", "should_save_model", "skip_first_batches"), _CHECKPOINT),
     **dict.fromkeys(("log", "init_trackers", "get_tracker", "end_training", "logging_dir", "project_dir"), _TRACKER),
     **dict.fromkeys(("prepare_data_loader", "prepare_optimizer", "prepare_scheduler", "verify_device_map"), _PREPARE),
-    **dict.fromkeys(("clip_grad_value_", "unscale_gradients", "lomo_backward", "trigger_sync_in_backward"), _STEP),
+    **dict.fromkeys(("lomo_backward", "trigger_sync_in_backward"), _STEP),
     **dict.fromkeys(("optimizer_step_was_skipped", "join_uneven_inputs", "profile"), _STEP),
     **dict.fromkeys(
         ("on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process"), _MAIN
@@ -48,8 +48,12 @@ The error for any name outside this table has a general hint.
 """
 
 
+REDUCTIONS = ("mean", "sum", "max", "none")
+"""The reductions of `Accelerator.reduce`."""
+
+
 @dataclass
-class Accelerator:
+class Accelerator(GradientMethods):
     """The object that replaces accelerate's `Accelerator`. Its methods work on the run of the Trainer."""
 
     run: Run
@@ -60,38 +64,6 @@ class Accelerator:
     """The seed of the data order."""
     _even_batches: bool | None = None
     """The value that a program assigned to `even_batches`; None if no program assigned a value."""
-
-    def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Announce `on_loss`, then backpropagate the loss of a batch. With float16, the loss is scaled.
-
-        As in transformers, this method does not divide the loss by the number of batches of the step. The method
-        `training_step` of the Trainer divides the loss.
-
-        Args:
-            loss: a tensor with one element.
-            **options: options of `torch.Tensor.backward`, such as `retain_graph`.
-
-        Raises:
-            ArgumentError: if no training is in progress.
-        """
-        self._during_training("backward").backward(loss, **options)
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current batch is the last of its step.
-
-        Raises:
-            ArgumentError: if no training is in progress.
-        """
-        return self._during_training("sync_gradients").completing
-
-    def _during_training(self, what: str) -> Stepper:
-        if self.stepper is None or self.run.mode != "train":
-            raise ArgumentError(
-                f"`accelerator.{what}` works only during a training step, but no training is in progress. Override "
-                "`training_step` and call it there."
-            )
-        return self.stepper
 
     @property
     def device(self) -> torch.device:
@@ -198,15 +170,30 @@ class Accelerator:
         return self.run.model_wrapped if model is self.run.model else model.to(self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return the sum or the mean of nested tensors over all ranks.
+        """Return the sum, the mean or the maximum of nested tensors over all ranks.
 
         Args:
             tensor: nested tensors.
-            reduction: `mean` for the mean; any other value for the sum.
+            reduction: `sum`, `mean` or `max`. As in accelerate, `none` also gives the sum.
             scale: not used. It is for XLA devices, as in accelerate.
+
+        Raises:
+            ArgumentError: for another reduction.
         """
-        share = 1 / self.num_processes if reduction == "mean" else 1.0
-        return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
+        if reduction not in REDUCTIONS:
+            raise ArgumentError(
+                f"`accelerator.reduce` has no reduction {reduction!r}{nearest(reduction, REDUCTIONS)} There are: "
+                f"{', '.join(REDUCTIONS)}."
+            )
+        return map_tensors(lambda each: self._reduced(each, reduction), tensor)
+
+    def _reduced(self, tensor: torch.Tensor, reduction: str) -> torch.Tensor:
+        ranks = self.run.ranks
+        if ranks.single_process:
+            return tensor.clone()
+        if reduction == "max":
+            return ranks.gather(tensor[None]).amax(0)
+        return ranks.sum(tensor) / ranks.world_size if reduction == "mean" else ranks.sum(tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Return nested tensors, padded along `dim` to the largest size on any rank.
@@ -219,7 +206,7 @@ class Accelerator:
         """
 
         def padded(each: torch.Tensor) -> torch.Tensor:
-            if dim >= each.dim() or self.num_processes == 1:
+            if not -each.dim() <= dim < each.dim() or self.num_processes == 1:
                 return each
             own, axis = each.shape[dim], dim % each.dim()
             largest = max(int(size) for (size,) in self.run.ranks.gather_numbers(own))
@@ -293,35 +280,6 @@ class Accelerator:
     @property
     def _config(self) -> AcceleratorConfig:
         return AcceleratorConfig.read(self.run.args.accelerator_config)
-
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        """Enter a context that does nothing, for training steps that call accelerate's `accumulate`.
-
-        The Trainer itself averages the gradients over the ranks, only in the last batch of a step.
-
-        Args:
-            *models: not used.
-        """
-        yield
-
-    @contextmanager
-    def no_sync(self, model: nn.Module) -> Iterator[None]:
-        """Enter a context in which backward does not average gradients over the ranks.
-
-        The context calls the method `no_sync` of the model, such as in DDP. For a model without this method, the
-        context does nothing.
-        """
-        wrapper: Any = model
-        with wrapper.no_sync() if hasattr(wrapper, "no_sync") else nullcontext():
-            yield
-
-    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip gradients to a norm. Return the norm before clipping.
-
-        The Trainer itself clips to `max_grad_norm` in each step, without this method.
-        """
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
         """Return a list with one None per argument. The Trainer frees its objects when a session ends."""
