@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,14 @@ from ...events.errors import ArgumentError, nearest
 from ..arguments.accelerator_config import AcceleratorConfig
 from ..data.batches import map_tensors
 from ..data.loader import Loader
+from ..data.open_loaders import last_batch
 from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
 from .accelerator_gradients import GradientMethods
 from .accelerator_state import AcceleratorState
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
 _TRACKER = "call `trainer.log`, and list trackers in `report_to`."
@@ -162,12 +166,29 @@ class Accelerator(GradientMethods):
     ) -> nn.Module:
         """Prepare a model: return the run's model wrapped, and move any other model to the device.
 
+        With several ranks, log a warning for another model that can be trained, because the ranks do not average its
+        gradients.
+
         Args:
             model: a module.
             device_placement: not used. The model is moved in any case.
-            evaluation_mode: not used, because only the run's model is wrapped.
+            evaluation_mode: whether the model is never trained.
         """
-        return self.run.model_wrapped if model is self.run.model else model.to(self.device)
+        if model is self.run.model or model is self.run.model_wrapped:
+            return self.run.model_wrapped
+        if not (evaluation_mode or self.run.ranks.single_process) and self._has_other_weights(model):
+            logger.warning(
+                "`accelerator.prepare` does not wrap this %s, so the ranks do not average its gradients. Train only "
+                "the model of the Trainer. If the model is not trained, call "
+                "`accelerator.prepare_model(model, evaluation_mode=True)`.",
+                type(model).__name__,
+            )
+        return model.to(self.device)
+
+    def _has_other_weights(self, model: nn.Module) -> bool:
+        """Return whether a model has trainable weights that the model of the run does not have."""
+        of_run = {id(weight) for weight in self.run.model.parameters()}
+        return any(weight.requires_grad and id(weight) not in of_run for weight in model.parameters())
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Return the sum, the mean or the maximum of nested tensors over all ranks.
@@ -229,8 +250,9 @@ class Accelerator(GradientMethods):
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, a loader repeats samples to fill up the last batches. In accelerate, this method removes the
-        repeated samples. Here, they are the last samples of the last result.
+        With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
+        the results of repeated samples, if `input_data` has one result per sample of the batch. The batch is the last
+        batch of the innermost loader that is being read. For a stream, the number of repeated samples may be unknown.
 
         Args:
             input_data: nested tensors, or a list of objects.
@@ -239,8 +261,18 @@ class Accelerator(GradientMethods):
         if self.num_processes == 1:
             return input_data
         if use_gather_object or not _has_tensors(input_data):
-            return [each for part in self.run.ranks.gather_objects(input_data) for each in part]
-        return map_tensors(self.run.ranks.gather_padded, input_data)
+            own = self._without_repeated(input_data) if isinstance(input_data, list) else input_data
+            return [each for part in self.run.ranks.gather_objects(own) for each in part]
+        return map_tensors(lambda each: self.run.ranks.gather_padded(self._without_repeated(each)), input_data)
+
+    def _without_repeated(self, results: Any) -> Any:
+        """Return results without those of repeated samples. Results that are not one per sample are unchanged."""
+        if self.stepper is not None and self._in_training and not self.stepper.completing:
+            return results  # the loader is ahead: it has read all batches of the step
+        samples, repeated = last_batch()
+        if not repeated or (isinstance(results, torch.Tensor) and results.dim() == 0):
+            return results
+        return results[: len(results) - repeated] if len(results) == samples else results
 
     @property
     def distributed_type(self) -> str:
@@ -326,12 +358,17 @@ class Accelerator(GradientMethods):
     def autocast(self, autocast_handler: None = None) -> AbstractContextManager[Any]:
         """Return the autocast context of the run. Without mixed precision, the context does nothing.
 
+        Callbacks set the context when a session begins. Outside of a session, the arguments set it.
+
         Args:
             autocast_handler: must be None. Set `bf16` or `fp16` in the arguments.
         """
         if autocast_handler is not None:
             raise ArgumentError("`accelerator.autocast` takes no handler. Set `bf16` or `fp16` in the arguments.")
-        return self.run.seams.autocast()
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.mixed_precision)
+        if self.run.mode or dtype is None or self.run.args.way_to_shard == "deepspeed":
+            return self.run.seams.autocast()
+        return torch.autocast(self.device.type, dtype=dtype)
 
 
 def _has_tensors(data: Any) -> bool:

@@ -11,11 +11,12 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from ..checkpoint.own_generators import OwnGenerators
-from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
+from ..checkpoint.own_generators import OwnGenerators, restore_states
+from ..checkpoint.rng_state import QuickStates, random_states
 from .columns.choosing import columnar, with_columns
 from .epoch_progress import END, EpochProgress, at_row, by_name, by_number
 from .length_sampler import LengthGroupedSampler
+from .open_loaders import opened
 from .samplers import BatchedSampler, UserSampler
 from .stream_state import keeps_state, restore_dataset
 from .streaming_shards import PaddedBatch, StreamEndSync, StreamShard
@@ -242,11 +243,6 @@ class Loader(DataLoader[Any]):
         """Return the RNG states at the start of an epoch; an empty dict if no run can resume in the epoch."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
-    @staticmethod
-    def _restore_rng(states: dict[str, Any], own: OwnGenerators) -> None:
-        restore_random_states(states)
-        own.restore(states.get("own", {}))
-
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -299,7 +295,7 @@ class Loader(DataLoader[Any]):
         The method also sets `progress` to the position of `state`.
         """
         own = self._own_generators()
-        self._restore_rng(progress.began, own)
+        restore_states(progress.began, own)
         if self._drawing_sampler is not None:
             self._drawing_sampler.state = state.get("order")
         # Checkpoints of format 3 and earlier hold the prefetched batch itself, and count it.
@@ -321,7 +317,7 @@ class Loader(DataLoader[Any]):
         if ahead is not None:
             progress.ahead, progress.part = PaddedBatch(ahead["batch"], ahead.get("extra", 0)), state.get("part", 0)
         elif before is not None:
-            self._restore_rng({**progress.began, **before}, own)
+            restore_states({**progress.began, **before}, own)
             progress.ahead = self._pull(batches, progress)
         elif self._stream is not None and not progress.pulled:
             # A stream may draw random numbers at its start. It must draw them from the RNG states of that time.
@@ -356,17 +352,18 @@ class Loader(DataLoader[Any]):
             if progress.resumes:
                 self._own_generators()  # some are created with the first batch
         length = None if indexed is None else indexed.samples
-        while progress.ahead is not END:
-            batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
-            if isinstance(batch, PaddedBatch):
-                batch, padding_rows, rows = batch.batch, batch.padding_rows, batch.rows
-            progress.ahead = self._pull(batches, progress)
-            done = progress.rows.get(part, 0)
-            progress.rows[part] = done + stride
-            noted = vars(self)  # `DataLoader.__setattr__` is slow
-            noted["padding_rows"] = padding_rows
-            noted["batch_rows"] = rows if indexed is None else indexed.rows_at(done, length)
-            yield batch
+        with opened(self):
+            while progress.ahead is not END:
+                batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
+                if isinstance(batch, PaddedBatch):
+                    batch, padding_rows, rows = batch.batch, batch.padding_rows, batch.rows
+                progress.ahead = self._pull(batches, progress)
+                done = progress.rows.get(part, 0)
+                progress.rows[part] = done + stride
+                noted = vars(self)  # `DataLoader.__setattr__` is slow
+                noted["padding_rows"] = padding_rows
+                noted["batch_rows"] = rows if indexed is None else indexed.rows_at(done, length)
+                yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:
         """Return the next batch of torch's iterator, and count this batch in `progress`; return `END` at the end."""
