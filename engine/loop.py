@@ -1,8 +1,7 @@
 """The training loop: a state machine that announces the events of a run.
 
-The loop gets the batches of each step from a source, makes the step and announces the events. After each step and
-epoch, the loop announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other
-work.
+The loop takes the batches of each step, makes the step and announces the events. After each step and epoch, the loop
+announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other work.
 """
 
 from __future__ import annotations
@@ -98,8 +97,7 @@ class Loop:
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.
             epochs: the maximum number of epochs.
-            batches_per_epoch: batches of one rank in a whole epoch. The loop computes `state.epoch` from this number.
-                If `position.length` is set, the loop uses `position.length` instead.
+            batches_per_epoch: batches of one rank in an epoch, for `state.epoch`. `position.length` replaces it if set.
             position: the position in the data at which the loop begins. The loop advances the position.
             agree: a function that makes all ranks agree on the raised flags. In a single process, it does nothing.
         """

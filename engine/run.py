@@ -23,11 +23,10 @@ from torch import nn
 from ..events.activity import Activity
 from ..events.bus import EventBus
 from ..events.capabilities import Capability
-from ..events.catalog import Clock
-from ..events.composition import providers, provides
+from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
-from ..events.triggers import Moment, Place
+from .api.clocks import RunClocks
 from .api.records import SessionRecord, StepRecord
 from .api.services import Services
 from .arguments import TrainingArguments
@@ -57,7 +56,7 @@ def _of(path: str) -> Any:
     return property(attrgetter(path), write)
 
 
-class Run:
+class Run(RunClocks):
     """The values that handlers can name as parameters. Callbacks may write a field only if its description says so."""
 
     args: TrainingArguments
@@ -370,48 +369,6 @@ class Run:
         if not session.summary:
             session.summary = train_summary(self, session.first_step, session.began[0])
         return session.summary
-
-    def count(self, clock: Clock, calls: int) -> int:
-        """Return the number that a clock shows now.
-
-        Args:
-            clock: STEP for the current step, STEPS_DONE for the number of finished steps, EPOCH for the current epoch,
-                or CALLS. The first step and the first epoch are 1.
-            calls: the number of announcements of the event, which the method returns for CALLS.
-        """
-        if clock is Clock.STEP:
-            return self.state.global_step + 1
-        if clock is Clock.STEPS_DONE:
-            return self.state.global_step
-        if clock is Clock.EPOCH:
-            return (self.position.epoch if self.position is not None else 0) + 1
-        return calls
-
-    def moment(self, place: Place) -> Moment:
-        """Return the progress of the run, for triggers. `place` says whether a step or an epoch ends now."""
-        state = self.state
-        step, max_steps = state.global_step, state.max_steps
-        last = step >= max_steps or (self.control.should_training_stop and not self._interrupted())
-        # The planned end of a run is the end of its last epoch, as in transformers.
-        where = self.position
-        cut = where is not None and where.cut and (step < max_steps or where.held)
-        return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
-
-    def _interrupted(self) -> bool:
-        """Return whether a stop is requested, and only by callbacks with the capability `INTERRUPTS`.
-
-        A later session then continues the run.
-        """
-        stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
-        return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
-
-    def seconds(self) -> float:
-        """Return the training time in seconds, including earlier sessions of a resumed run."""
-        return self.state.seconds + self.clock() - self.session.began[1]
-
-    def clock(self) -> float:
-        """Return the time in seconds since an arbitrary start. A preview replaces this method."""
-        return time.monotonic()
 
     def current_learning_rate(self) -> float:
         """Return the learning rate of the first parameter group."""

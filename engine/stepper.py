@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
+from ..events.errors import ArgumentError
 from ..events.timeline import APPLY, CLIP, ENGINE, now
 from .distributed.consensus import Agree, agree_single_process
 from .loss.loss_module import average_gradients
@@ -81,6 +82,8 @@ class Stepper:
         """The number of batches of the current step. A loss that is a mean over its batch is divided by this number."""
         self.completing = True
         """Whether the current batch is the last of its step."""
+        self._scaled = self._unscaled = False
+        """Whether the gradients of the current step were scaled, and whether the loss scale was removed from them."""
 
     def step(self, window: Window) -> None:
         """Make one optimizer step: run forward and backward of each batch in `window`, then update the weights."""
@@ -118,11 +121,29 @@ class Stepper:
         record.loss = loss
         run.bus.announce("on_loss")
         scaler, marks = run.seams.scaler, self.marks
+        if self._unscaled:
+            raise ArgumentError(
+                "Backward adds scaled gradients to gradients from which the loss scale was already removed. With "
+                "`fp16`, call `accelerator.clip_grad_norm_` and `accelerator.unscale_gradients` after the last "
+                "backward of a step, when `accelerator.sync_gradients` is True."
+            )
         self.activity.name = BACKWARD
         marks += (BACKWARD, now())
+        self._scaled = scaler is not None
         run.seams.backward(record.loss if scaler is None else scaler.scale(record.loss), **options)
         marks += (ENGINE, now())
         self.activity.name = FORWARD
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Remove the loss scale from the gradients of the step, unless it is removed already.
+
+        If all batches of the step were skipped, there are no gradients, and a new scaler would raise an error.
+        """
+        scaler = self.run.seams.scaler
+        has_gradients = self._scaled or any(weight.grad is not None for weight in self.parameters)
+        if scaler is not None and has_gradients and not self._unscaled:
+            scaler.unscale_(optimizer)
+            self._unscaled = True
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):
@@ -134,22 +155,30 @@ class Stepper:
     def _update(self, run: Run, optimizer: Optimizer) -> None:
         announce, seams, control, marks = run.bus.announce, run.seams, run.control, self.marks
         if seams.scaler is not None:
-            seams.scaler.unscale_(optimizer)
+            self.unscale(optimizer)
         announce("on_gradients")
         marks += (CLIP, now())
         run.step.grad_norm = seams.clip(optimizer, self.clipped, self.max_grad_norm)
         marks += (APPLY, now())
         announce("on_pre_optimizer_step")
         self.agree(control)
-        applied = not control.take("skip_update") and self._apply(optimizer)
+        applied = self._skip() if control.take("skip_update") else self._apply(optimizer)
         if applied:
             announce("on_optimizer_step")
         else:
             run.state.steps_skipped += 1
+        self._scaled = self._unscaled = False
         run.step.learning_rate = self.learning_rate()
         if applied and self.moves_schedule:
             run.lr_scheduler.step()
         seams.zero_grad(self.parameters)
+
+    def _skip(self) -> bool:
+        """Make no update, and return False. The scaler keeps its scale, and accepts the gradients of the next step."""
+        scaler = self.run.seams.scaler
+        if scaler is not None and self._unscaled:
+            scaler.update(scaler.get_scale())
+        return False
 
     def _apply(self, optimizer: Optimizer) -> bool:
         """Step the optimizer. Return whether the weights changed."""

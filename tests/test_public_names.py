@@ -2,7 +2,7 @@
 
 `tests/public_names.txt` has one line per module: `module: name name ...`. It holds the public names that each module
 defined or re-exported. A name leaves the list only if its mechanism is gone. A renamed module needs a row in `FORMER`,
-a renamed name a row in `FORMER_NAMES`, both in `engine/_root/former.py`.
+in `engine/_root/former.py`, and a renamed name a row in `FORMER_NAMES`, in `engine/_root/former_names.py`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ class Evaluate(Cadence):
 
     Raises:
         ArgumentError: if `name` is set without `dataset`, or if an evaluation batch does not fit in memory. Also if
-            `rows` is not a positive whole number, or if `rows` is set and a dataset has no length.
+            `rows` is not a positive whole number, or if `rows` is set and a dataset has no length. When the training
+            begins, if `dataset` is not the name of one of the trainer's datasets.
+        DataError: when the training begins, if there is no dataset, or if the dataset cannot be evaluated.
     """
 
     flag = "evaluate"
@@ -75,7 +77,7 @@ class Evaluate(Cadence):
     @property
     def variant(self) -> str:
         """The name of the dataset of this instance; an empty text for the main `Evaluate`."""
-        return self.dataset if isinstance(self.dataset, str) else self.name
+        return self.name or (self.dataset if isinstance(self.dataset, str) else "")
 
     def has(self, capability: Capability) -> bool:
         plans = self.on_start or self.trigger != never()
@@ -94,6 +96,8 @@ class Evaluate(Cadence):
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
+        if self.has(Capability.PLANS_EVALUATIONS):
+            run.services.check_evaluation(self._given())
         if self._interrupted and run.randomness:
             # The repeated evaluation draws random numbers before the next step does, as in an uninterrupted run.
             run.restore_rng(run.randomness)
@@ -113,10 +117,12 @@ class Evaluate(Cadence):
         if self.rows is not None and self.has(Capability.PLANS_EVALUATIONS) and run.state.global_step > 0:
             self._evaluate(run, rows=None, decides=False)
 
+    def _given(self) -> Any:
+        """Return the argument of `evaluate`: the dataset, under its name if it has one."""
+        return {self.name: self.dataset} if self.name else self.dataset
+
     def _evaluate(self, run: Run, rows: int | None, decides: bool = True) -> None:
-        dataset = self.dataset
-        if dataset is not None and not isinstance(dataset, str) and self.name:
-            dataset = {self.name: dataset}
+        dataset = self._given()
         self._interrupted = True  # so that a checkpoint that is written after an error records it
         before, workers = run.rng_states(), run.eval_loaders.state_dict()
         logged = len(run.state.log_history)

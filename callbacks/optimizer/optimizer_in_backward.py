@@ -206,7 +206,16 @@ class OptimizerInBackward(Callback):
             )
 
     def _norm(self, optimizer: Optimizer, parameters: list[nn.Parameter], limit: float) -> torch.Tensor:
-        """Return the norm of all gradients of `parameters`, computed as `clip_gradients` does. `limit` is not used."""
+        """Return the norm of all gradients of `parameters`, computed as `clip_gradients` does.
+
+        Raises:
+            ArgumentError: if `limit` is not 0, because the weights are already updated.
+        """
+        if limit:
+            raise ArgumentError(
+                f"OptimizerInBackward cannot clip to {limit}: the weights are already updated. Remove the clipping, or "
+                "leave OptimizerInBackward out."
+            )
         norms = [self._norms[weight] for weight in parameters if weight in self._norms]
         norms += [torch.linalg.vector_norm(each.grad) for each in parameters if each.grad is not None]
         if not norms:

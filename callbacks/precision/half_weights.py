@@ -94,6 +94,7 @@ class HalfWeights(MixedPrecision):
             weight.copy_(master)
 
     def _clip(self, optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        self._move_gradients()  # a training step may clip before `on_gradients`
         return clip_gradients(optimizer, self._updated(parameters), max_norm)
 
     def _zero_grad(self, parameters: list[nn.Parameter]) -> None:

@@ -315,7 +315,7 @@ class _FormerFinder:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        if not name.startswith(f"{__name__}.") or name == f"{__name__}.former":
+        if not name.startswith(f"{__name__}.") or name in (f"{__name__}.former", f"{__name__}.former_names"):
             return None
         return importlib.import_module(".former", __name__).spec_of(name, path)
 

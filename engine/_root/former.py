@@ -1,7 +1,8 @@
 """Former module paths and former names. Each old name imports its replacement, so older programs keep working.
 
 The import hook of `trainbus/__init__.py` asks this module for every `trainbus.*` import. A test imports every name of
-`tests/public_names.txt`. The test fails if a renamed module or name has no entry in the tables of this module.
+`tests/public_names.txt`. The test fails if a renamed module has no entry in `FORMER`, or if a renamed name has no entry
+in `FORMER_NAMES`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+from .former_names import FORMER_NAMES
 
 FORMER = {
     "callbacks.align_tokens": "callbacks.model.align_tokens",
@@ -147,186 +150,6 @@ FORMER = {
     "engine.surface.subscribing": "engine.api.callbacks",
 }
 """Former path -> present path, both relative to the package."""
-
-FORMER_NAMES: dict[str, dict[str, str]] = {
-    "callbacks.parallel.data_parallel": {"SideBySide": "DataParallelModel"},
-    "callbacks.parallel.ddp": {"recomputes": "recomputes_activations"},
-    "callbacks.parallel.fully_shard": {
-        "Way": "ShardLayout", "follow_trainable": "update_requires_grad", "is_split_model": "is_sharded_model",
-        "never_filled": "unfilled_tensors", "refuse_weights": "check_weights", "release": "release_process_groups",
-        "split": "shard_model", "together_again": "reshard_all",
-    },
-    "callbacks.parallel.sharded_optimizer": {"looks_at_shape": "engine.optim.registry:is_shape_dependent"},
-    "callbacks.parallel.split_weights": {"clip_parts": "clip_shards"},
-    "callbacks.precision.exact_fused_update": {"round_as_wholes": "exact_fused_update"},
-    "engine.api.base": {"Surface": "TrainerBase"},
-    "engine.api.callbacks": {"Subscribing": "CallbackMethods"},
-    "engine.api.dataloaders": {"Loading": "DataLoaderMethods"},
-    "engine.api.evaluation": {"Evaluating": "EvaluationMethods"},
-    "engine.api.hf_compat": {"Familiar": "HFCompatMethods"},
-    "engine.api.introspection": {"Asking": "IntrospectionMethods"},
-    "engine.api.overrides": {"MISSING": "engine.api.removed_names:MISSING"},
-    "engine.api.publishing": {"Publishing": "PublishingMethods"},
-    "engine.api.saving": {"Recording": "SavingMethods"},
-    "engine.api.search": {"Searching": "SearchMethods"},
-    "engine.arguments._checks": {
-        "normalised": "normalize", "unknown_names": "choice_problems", "wrong_types": "type_problems",
-    },
-    "engine.arguments._sharding": {
-        "OPTIONS": "SHARDED_DDP_WORDS", "STRATEGIES": "FSDP_STRATEGIES", "Splitting": "FSDPOptions",
-        "WORDS": "FSDP_WORDS", "read_splitting": "read_fsdp_options",
-    },
-    "engine.arguments.hf_compat": {"Familiar": "HFMethods"},
-    "engine.arguments.keywords": {"Spelling": "AliasMeta", "respelt": "resolve_aliases"},
-    "engine.arguments.process": {"VARIABLES": "LAUNCHER_VARIABLES"},
-    "engine.arguments.rank_local": {"OWN": "RANK_LOCAL"},
-    "engine.arguments.serialization": {"Record": "Serializable"},
-    "engine.arguments.unsupported": {"instead": "reason_against"},
-    "engine.checkpoint.format.files": {"FOREIGN_ARGUMENTS": "HF_ARGUMENTS", "OURS": "NATIVE"},
-    "engine.checkpoint.format.sharded": {
-        "Part": "StoredShard", "Stored": "StoredTensor", "divide": "files_of_rank",
-        "tells_of_split": "has_sharded_tensors",
-    },
-    "engine.checkpoint.format.tensor_cache": {"Contents": "TensorCache"},
-    "engine.checkpoint.read.choosing": {"Look": "Inspector"},
-    "engine.checkpoint.read.hf_checkpoint": {
-        "is_foreign": "is_hf_checkpoint", "load_weights": "engine.checkpoint.read.pickled:load_pickled_weights",
-        "read_own": "engine.checkpoint._former_store:read_own",
-        "restore_optimizer": "engine.checkpoint._former_store:restore_optimizer",
-    },
-    "engine.checkpoint.read.resumption": {"NoResumption": "FreshStart"},
-    "engine.checkpoint.read.verify": {
-        "PICKLED": "engine.checkpoint.format.files:PICKLED_MODEL", "leads_out": "link_target_outside",
-    },
-    "engine.checkpoint.read.world_size": {"in_rows": "position_in_samples"},
-    "engine.data.collators": {
-        "IGNORED": "engine.data.batches:IGNORED_LABEL", "Padding": "engine.data.collators.padding:Padding",
-        "pad_labels": "engine.data.collators.padding:pad_labels", "pad_rows": "engine.data.collators.padding:pad_rows",
-        "round_up": "engine.data.collators.padding:round_up",
-        "split_labels": "engine.data.collators.padding:split_labels",
-    },
-    "engine.data.loader": {
-        "Labelled": "engine.data.workers.startup:WorkerBatch",
-        "Labelling": "engine.data.workers.startup:WorkerCollator",
-        "Passage": "engine.data.epoch_progress:EpochProgress", "WorkerStart": "engine.data.workers.startup:WorkerInit",
-    },
-    "engine.data.position": {"noted": "save_position", "taken_up": "restore_position"},
-    "engine.data.samplers": {"GivenSampler": "UserSampler"},
-    "engine.data.streaming_shards": {
-        "CountingExtras": "PaddingRowCollator", "EvenEnds": "StreamEndSync", "Extra": "PaddingRow",
-        "Filled": "PaddedBatch", "SharedStream": "StreamShard",
-    },
-    "engine.data.workers.forking": {"PATIENCE": "MAX_WAIT", "let_threads_rest": "wait_for_idle_threads"},
-    "engine.data.workers.signals": {"outlive_signals": "ignore_stop_signals", "starting_workers": "block_sigterm"},
-    "engine.distributed.consensus": {
-        "Wishes": "Reasons", "adopt": "copy_reasons", "agree_alone": "agree_single_process",
-        "local_authors": "rank_local_callbacks",
-    },
-    "engine.distributed.consistency": {
-        "Facts": "Settings", "Plans": "HandlerOrder", "arguments_of": "shared_arguments", "as_text": "canonical_text",
-        "check_built": "compare_training", "check_lengths": "compare_lengths", "check_told": "compare_settings",
-        "facts_of": "training_settings", "first_difference": "first_handler_difference", "named": "format_ranks",
-        "refuse_differences": "raise_if_different", "told": "session_settings",
-    },
-    "engine.distributed.failures": {
-        "IN_STEP": "events.activity:IN_STEP", "LISTENS": "REPORT_TIMEOUT",
-        "Peer": "engine.distributed.host:ProcessAddress", "RanksWatch": "RankFailureMonitor",
-        "Report": "engine.distributed.failure_report:FailureReport", "Watch": "FailureMonitor",
-        "explanation": "engine.distributed.failure_report:describe_failure",
-        "in_a_line": "engine.distributed.failure_report:error_line", "introduce": "register_process",
-        "watch_over": "failure_monitor", "where": "engine.distributed.failure_report:failure_location",
-        "within": "engine.distributed.host:run_with_timeout",
-    },
-    "engine.distributed.memory_estimate": {
-        "ASSUMED_LAYERS": "engine.distributed.memory_formulas:ASSUMED_LAYERS",
-        "DDP_BUCKETS": "engine.distributed.memory_formulas:DDP_BUCKETS",
-        "DEEPSPEED_LIVE": "engine.distributed.memory_formulas:DEEPSPEED_LIVE",
-        "FULL": "engine.distributed.memory_formulas:FULL", "HALF": "engine.distributed.memory_formulas:HALF",
-        "Need": "engine.distributed.memory_formulas:MemoryEstimate", "Planned": "Candidate",
-        "activation_bytes": "engine.distributed.memory_formulas:activation_bytes", "need": "estimate",
-        "plan": "candidates", "shards": "engine.distributed.workload:shards",
-    },
-    "engine.distributed.ranks": {"lost_touch": "connection_lost"},
-    "engine.distributed.rendezvous": {"meet": "join_attempt"},
-    "engine.distributed.strategies": {
-        "LEVELS": "engine.distributed.workload:LEVELS", "PRECISIONS": "engine.distributed.workload:PRECISIONS",
-        "STATES": "engine.distributed.workload:STATES", "Training": "engine.distributed.workload:Workload",
-        "launch": "engine.distributed.variants:launch_command",
-        "spelling": "engine.distributed.variants:arguments_call", "ways": "variants",
-    },
-    "engine.evaluation": {
-        "Gathered": "engine.evaluation.gathering:Gathered", "Metrics": "engine.evaluation.loop:Metrics",
-        "PredictionStep": "engine.evaluation.loop:PredictionStep",
-        "first_rows": "engine.evaluation.gathering:first_rows",
-        "gather_rows": "engine.evaluation.gathering:gather_rows",
-        "main_input": "engine.evaluation.prediction:main_input",
-        "metrics_of_first": "engine.evaluation.metrics:metrics_of_first",
-        "with_extra": "engine.evaluation.loop:with_padding_rows", "with_last": "engine.evaluation.loop:with_last",
-    },
-    "engine.trainer": {  # `trainbus.trainer` is this module. It has the names of `paddlenlp.trainer`.
-        "EarlyStoppingCallback": "callbacks.hf:EarlyStoppingCallback",
-        "IntervalStrategy": "engine.arguments:IntervalStrategy",
-        "PdArgumentParser": "engine.arguments.cli.parser:PdArgumentParser",
-        "PredictionOutput": "engine.evaluation.outputs:PredictionOutput",
-        "PrinterCallback": "callbacks.hf:PrinterCallback", "ProgressCallback": "callbacks.hf:ProgressCallback",
-        "TrainOutput": "engine.evaluation.outputs:TrainOutput", "TrainerCallback": "callbacks.hf:TrainerCallback",
-        "get_last_checkpoint": "engine.checkpoint.read.listing:get_last_checkpoint",
-        "speed_metrics": "engine.evaluation.outputs:speed_metrics",
-    },
-    "engine.loop": {"Feed": "BatchSource", "Stepper": "StepMaker", "Window": "StepBatches"},
-    "engine.loss.objective": {"LabelSmoother": "engine.loss.label_smoothing:LabelSmoother"},
-    "engine.optim": {
-        "NO_DECAY": "engine.optim.build:NO_DECAY", "build_given": "engine.optim.build:build_given",
-        "class_and_options": "engine.optim.build:class_and_options", "made_with": "engine.optim.build:made_with",
-        "parse_optim_args": "engine.optim.build:parse_optim_args", "plain": "engine.optim.registry:name_of",
-    },
-    "engine.optim.galore_apollo": {
-        "keep_projectors": "save_projectors_as_values", "low_rank_groups": "projected_groups",
-    },
-    "engine.optim.registry": {"Reader": "OptionReader"},
-    "engine.optim.schedules": {"SHAPES": "engine.optim.schedule_factors:RAMPS"},
-    "engine.search": {
-        "DIRECTIONS": "engine.search.hyperparameters:DIRECTIONS", "SPEED": "engine.search.hyperparameters:SPEED",
-        "checked_direction": "engine.search.hyperparameters:checked_direction",
-        "takes_trial": "engine.search.hyperparameters:takes_trial",
-        "with_values": "engine.search.hyperparameters:with_values",
-    },
-    "events.catalog": {"MUST_ALL_HEAR": "ALL_HANDLERS_RUN"},
-    "events.ordering": {"Place": "Slot"},
-    "integrations.deepspeed.checks": {
-        "MODELS": "SECTION_MODELS", "check": "check_config", "check_flags": "check_trainable",
-    },
-    "integrations.deepspeed.config": {
-        "ENDING": "NEED_TOTAL_STEPS", "KNOW_AUTO": "OWN_AUTO", "Shape": "RunSizes", "complete": "complete_config",
-    },
-    "integrations.deepspeed.config_schema": {
-        "OTHER_ENGINES": "UNSUPPORTED", "check_form": "check_schema", "unknown": "unknown_keys",
-    },
-    "integrations.deepspeed.optimizer_state": {
-        "SCALE": "LOSS_SCALER_FIELDS", "drop_gradients": "discard_gradients", "load_scale": "load_loss_scaler_state",
-        "scale_state": "loss_scaler_state",
-    },
-    "integrations.deepspeed.process": {
-        "COMPILED": "COMPILED_OPTIMIZERS", "HELD": "FINALIZERS", "LENT": "CREATED", "OUTDATED": "DEPRECATED_NAMES",
-        "hold": "finalize_engine", "hush": "ignore_deprecated_names", "join_alone": "init_single_process",
-        "leave": "leave_process_group", "spare_compiling": "disable_shm_extension",
-        "warn_of_compiling": "warn_before_compilation",
-    },
-    "integrations.deepspeed.schedules": {"count_empty_groups": "keep_empty_groups"},
-    "integrations.deepspeed.weights": {
-        "AT_ONCE": "CHUNK", "current_value": "full_value", "give_shares": "set_full_value",
-        "link_in_order": "fix_round_robin_links", "shape_of": "full_shape", "take_up_written": "update_master_weights",
-        "whole_weights": "gather_weights",
-    },
-    "integrations.fairscale": {"ShardedDDP": "integrations.fairscale.sharded_ddp:ShardedDDP"},
-    "integrations.fairscale.fsdp": {"LEAVE_OUT": "USE_FSDP2"},
-    "integrations.fairscale.fsdp_units": {
-        "Unit": "FSDPUnit", "make_ready": "init_units", "release": "release_process_groups",
-        "rest": "free_full_weights", "split": "shard_model", "whole": "_gather",
-    },
-}  # fmt: skip
-"""Present path -> former name in it -> present place: `NewName` in the same module, or `path.of.module:NewName`."""
-
 
 _IN_PRESENT_PACKAGES = {
     f"{FORMER[parent]}.{child}": FORMER[f"{parent}.{child}"]

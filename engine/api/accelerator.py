@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+import logging
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ...events.errors import ArgumentError
+from ...events.errors import ArgumentError, nearest
 from ..arguments.accelerator_config import AcceleratorConfig
 from ..data.batches import map_tensors
 from ..data.loader import Loader
+from ..data.open_loaders import last_batch
 from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
+from .accelerator_gradients import GradientMethods
+from .accelerator_state import AcceleratorState
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
 _TRACKER = "call `trainer.log`, and list trackers in `report_to`."
@@ -32,7 +37,7 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("get_state_dict", "should_save_model", "skip_first_batches"), _CHECKPOINT),
     **dict.fromkeys(("log", "init_trackers", "get_tracker", "end_training", "logging_dir", "project_dir"), _TRACKER),
     **dict.fromkeys(("prepare_data_loader", "prepare_optimizer", "prepare_scheduler", "verify_device_map"), _PREPARE),
-    **dict.fromkeys(("clip_grad_value_", "unscale_gradients", "lomo_backward", "trigger_sync_in_backward"), _STEP),
+    **dict.fromkeys(("lomo_backward", "trigger_sync_in_backward"), _STEP),
     **dict.fromkeys(("optimizer_step_was_skipped", "join_uneven_inputs", "profile"), _STEP),
     **dict.fromkeys(
         ("on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process"), _MAIN
@@ -47,41 +52,12 @@ The error for any name outside this table has a general hint.
 """
 
 
-PROCESSES = (
-    "device", "distributed_type", "is_last_process", "is_local_main_process", "is_main_process",
-    "local_main_process_first", "local_process_index", "main_process_first", "mixed_precision", "num_processes",
-    "print", "process_index", "use_distributed", "wait_for_everyone",
-)  # fmt: skip
-"""The attributes and methods that both `Accelerator` and `AcceleratorState` have."""
-
-
-@dataclass(frozen=True)
-class AcceleratorState:
-    """The object `accelerator.state`, with the attributes of accelerate's `AcceleratorState`.
-
-    The attributes in `PROCESSES`, such as `num_processes`, read from `accelerator`. The plugins of accelerate are None,
-    because callbacks shard the model.
-    """
-
-    accelerator: Accelerator = field(repr=False)
-    """The accelerator, which has the attributes in `PROCESSES`."""
-    deepspeed_plugin: None = None
-    """Always None. The options of DeepSpeed are fields of the callback `DeepSpeed`."""
-    fsdp_plugin: None = None
-    """Always None. The options of FSDP are fields of the callback `FSDP`."""
-    parallelism_config: None = None
-    """Always None."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in PROCESSES:
-                raise AttributeError(f"`accelerator.state` has no {name!r}. It has {', '.join(PROCESSES)}.")
-            return getattr(self.accelerator, name)
+REDUCTIONS = ("mean", "sum", "max", "none")
+"""The reductions of `Accelerator.reduce`."""
 
 
 @dataclass
-class Accelerator:
+class Accelerator(GradientMethods):
     """The object that replaces accelerate's `Accelerator`. Its methods work on the run of the Trainer."""
 
     run: Run
@@ -92,38 +68,6 @@ class Accelerator:
     """The seed of the data order."""
     _even_batches: bool | None = None
     """The value that a program assigned to `even_batches`; None if no program assigned a value."""
-
-    def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Announce `on_loss`, then backpropagate the loss of a batch. With float16, the loss is scaled.
-
-        As in transformers, this method does not divide the loss by the number of batches of the step. The method
-        `training_step` of the Trainer divides the loss.
-
-        Args:
-            loss: a tensor with one element.
-            **options: options of `torch.Tensor.backward`, such as `retain_graph`.
-
-        Raises:
-            ArgumentError: if no training is in progress.
-        """
-        self._during_training("backward").backward(loss, **options)
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current batch is the last of its step.
-
-        Raises:
-            ArgumentError: if no training is in progress.
-        """
-        return self._during_training("sync_gradients").completing
-
-    def _during_training(self, what: str) -> Stepper:
-        if self.stepper is None or self.run.mode != "train":
-            raise ArgumentError(
-                f"`accelerator.{what}` works only during a training step, but no training is in progress. Override "
-                "`training_step` and call it there."
-            )
-        return self.stepper
 
     @property
     def device(self) -> torch.device:
@@ -222,23 +166,55 @@ class Accelerator:
     ) -> nn.Module:
         """Prepare a model: return the run's model wrapped, and move any other model to the device.
 
+        With several ranks, log a warning for another model that can be trained, because the ranks do not average its
+        gradients.
+
         Args:
             model: a module.
             device_placement: not used. The model is moved in any case.
-            evaluation_mode: not used, because only the run's model is wrapped.
+            evaluation_mode: whether the model is never trained.
         """
-        return self.run.model_wrapped if model is self.run.model else model.to(self.device)
+        if model is self.run.model or model is self.run.model_wrapped:
+            return self.run.model_wrapped
+        if not (evaluation_mode or self.run.ranks.single_process) and self._has_other_weights(model):
+            logger.warning(
+                "`accelerator.prepare` does not wrap this %s, so the ranks do not average its gradients. Train only "
+                "the model of the Trainer. If the model is not trained, call "
+                "`accelerator.prepare_model(model, evaluation_mode=True)`.",
+                type(model).__name__,
+            )
+        return model.to(self.device)
+
+    def _has_other_weights(self, model: nn.Module) -> bool:
+        """Return whether a model has trainable weights that the model of the run does not have."""
+        of_run = {id(weight) for weight in self.run.model.parameters()}
+        return any(weight.requires_grad and id(weight) not in of_run for weight in model.parameters())
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return the sum or the mean of nested tensors over all ranks.
+        """Return the sum, the mean or the maximum of nested tensors over all ranks.
 
         Args:
             tensor: nested tensors.
-            reduction: `mean` for the mean; any other value for the sum.
+            reduction: `sum`, `mean` or `max`. As in accelerate, `none` also gives the sum.
             scale: not used. It is for XLA devices, as in accelerate.
+
+        Raises:
+            ArgumentError: for another reduction.
         """
-        share = 1 / self.num_processes if reduction == "mean" else 1.0
-        return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
+        if reduction not in REDUCTIONS:
+            raise ArgumentError(
+                f"`accelerator.reduce` has no reduction {reduction!r}{nearest(reduction, REDUCTIONS)} There are: "
+                f"{', '.join(REDUCTIONS)}."
+            )
+        return map_tensors(lambda each: self._reduced(each, reduction), tensor)
+
+    def _reduced(self, tensor: torch.Tensor, reduction: str) -> torch.Tensor:
+        ranks = self.run.ranks
+        if ranks.single_process:
+            return tensor.clone()
+        if reduction == "max":
+            return ranks.gather(tensor[None]).amax(0)
+        return ranks.sum(tensor) / ranks.world_size if reduction == "mean" else ranks.sum(tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Return nested tensors, padded along `dim` to the largest size on any rank.
@@ -251,7 +227,7 @@ class Accelerator:
         """
 
         def padded(each: torch.Tensor) -> torch.Tensor:
-            if dim >= each.dim() or self.num_processes == 1:
+            if not -each.dim() <= dim < each.dim() or self.num_processes == 1:
                 return each
             own, axis = each.shape[dim], dim % each.dim()
             largest = max(int(size) for (size,) in self.run.ranks.gather_numbers(own))
@@ -274,8 +250,9 @@ class Accelerator:
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, a loader repeats samples to fill up the last batches. In accelerate, this method removes the
-        repeated samples. Here, they are the last samples of the last result.
+        With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
+        the results of repeated samples, if `input_data` has one result per sample of the batch. The batch is the last
+        batch of the innermost loader that is being read. For a stream, the number of repeated samples may be unknown.
 
         Args:
             input_data: nested tensors, or a list of objects.
@@ -284,8 +261,18 @@ class Accelerator:
         if self.num_processes == 1:
             return input_data
         if use_gather_object or not _has_tensors(input_data):
-            return [each for part in self.run.ranks.gather_objects(input_data) for each in part]
-        return map_tensors(self.run.ranks.gather_padded, input_data)
+            own = self._without_repeated(input_data) if isinstance(input_data, list) else input_data
+            return [each for part in self.run.ranks.gather_objects(own) for each in part]
+        return map_tensors(lambda each: self.run.ranks.gather_padded(self._without_repeated(each)), input_data)
+
+    def _without_repeated(self, results: Any) -> Any:
+        """Return results without those of repeated samples. Results that are not one per sample are unchanged."""
+        if self.stepper is not None and self._in_training and not self.stepper.completing:
+            return results  # the loader is ahead: it has read all batches of the step
+        samples, repeated = last_batch()
+        if not repeated or (isinstance(results, torch.Tensor) and results.dim() == 0):
+            return results
+        return results[: len(results) - repeated] if len(results) == samples else results
 
     @property
     def distributed_type(self) -> str:
@@ -325,35 +312,6 @@ class Accelerator:
     @property
     def _config(self) -> AcceleratorConfig:
         return AcceleratorConfig.read(self.run.args.accelerator_config)
-
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        """Enter a context that does nothing, for training steps that call accelerate's `accumulate`.
-
-        The Trainer itself averages the gradients over the ranks, only in the last batch of a step.
-
-        Args:
-            *models: not used.
-        """
-        yield
-
-    @contextmanager
-    def no_sync(self, model: nn.Module) -> Iterator[None]:
-        """Enter a context in which backward does not average gradients over the ranks.
-
-        The context calls the method `no_sync` of the model, such as in DDP. For a model without this method, the
-        context does nothing.
-        """
-        wrapper: Any = model
-        with wrapper.no_sync() if hasattr(wrapper, "no_sync") else nullcontext():
-            yield
-
-    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip gradients to a norm. Return the norm before clipping.
-
-        The Trainer itself clips to `max_grad_norm` in each step, without this method.
-        """
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
         """Return a list with one None per argument. The Trainer frees its objects when a session ends."""
@@ -400,12 +358,17 @@ class Accelerator:
     def autocast(self, autocast_handler: None = None) -> AbstractContextManager[Any]:
         """Return the autocast context of the run. Without mixed precision, the context does nothing.
 
+        Callbacks set the context when a session begins. Outside of a session, the arguments set it.
+
         Args:
             autocast_handler: must be None. Set `bf16` or `fp16` in the arguments.
         """
         if autocast_handler is not None:
             raise ArgumentError("`accelerator.autocast` takes no handler. Set `bf16` or `fp16` in the arguments.")
-        return self.run.seams.autocast()
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.mixed_precision)
+        if self.run.mode or dtype is None or self.run.args.way_to_shard == "deepspeed":
+            return self.run.seams.autocast()
+        return torch.autocast(self.device.type, dtype=dtype)
 
 
 def _has_tensors(data: Any) -> bool:

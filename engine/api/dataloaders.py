@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ...events.errors import DataError
+from ...events.errors import ArgumentError, DataError, closest, nearest
 from ..data.build import build_loader, default_sampler, dropped_columns, is_iterable, keep_columns, length_of
 from ..data.collators.default import Collator
 from ..data.packing.collator import collator_for
-from ..data.sources import as_dataset, problem_of
+from ..data.sources import as_dataset, is_table_file, problem_of
 from ..evaluation.row_slice import slice_of
 from .loss import LossMethods
 from .overrides import is_overridden
@@ -59,18 +59,19 @@ class DataLoaderMethods(LossMethods):
         With `dataloader_persistent_workers`, a later call for the same dataset returns the same loader.
 
         Args:
-            eval_dataset: a dataset, or the name of an eval dataset of the trainer; by default the trainer's
-                `eval_dataset`.
+            eval_dataset: a dataset, the name of an eval dataset of the trainer, or the path of a file of rows; by
+                default the trainer's `eval_dataset`.
 
         Raises:
+            ArgumentError: if the trainer has no eval dataset with the given name.
             DataError: if there is no eval dataset.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        name = dataset if isinstance(dataset, str) else ""
+        name = dataset if isinstance(dataset, str) and self._is_eval_dataset(dataset) else ""
         if name:
             dataset = self.eval_dataset[name]
         if dataset is None:
-            raise DataError("There is no eval dataset. Pass `eval_dataset` to `evaluate` or to the Trainer.")
+            raise self._no_eval_dataset()
         rows = self.run.evaluation.rows
         kept_as = name if rows is None else f"{name}[{rows}]"
         kept = self.run.eval_loaders.find(kept_as, dataset)
@@ -87,19 +88,59 @@ class DataLoaderMethods(LossMethods):
             self.run.eval_loaders.keep(kept_as, dataset, loader)
         return loader
 
+    def _is_eval_dataset(self, text: str) -> bool:
+        """Return whether a text is the name of an eval dataset of the trainer. False: it is the path of a file of rows.
+
+        Raises:
+            ArgumentError: if the text is neither.
+        """
+        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
+        if text in names:
+            return True
+        if is_table_file(text):
+            return False
+        known = (
+            f"There are: {names}."
+            if names
+            else f"The trainer has no eval datasets with names. Pass `eval_dataset={{{text!r}: ...}}` to the Trainer."
+        )
+        raise ArgumentError(f"Unknown eval dataset {text!r}{nearest(text, names)} {known}")
+
+    @staticmethod
+    def _no_eval_dataset() -> DataError:
+        return DataError("There is no eval dataset. Pass `eval_dataset` to `evaluate` or to the Trainer.")
+
     def _slice(self, dataset: Any, rows: int) -> Any:
         """Return `rows` random samples of an eval dataset. The same seed in the arguments selects the same samples."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Build the loader of the prediction batches. Override this method for a loader of your own."""
+        """Build the loader of the prediction batches. Override this method for a loader of your own.
+
+        Args:
+            test_dataset: a dataset, a data frame, or the path of a file of rows.
+
+        Raises:
+            ArgumentError: for the name of an eval dataset. Pass the dataset instead.
+        """
+        self._refuse_name(test_dataset)
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
             batch_size=self.args.eval_batch_size,
             sampler_fn=self._get_eval_sampler,
         )
+
+    def _refuse_name(self, test_dataset: Any) -> None:
+        """Raise an ArgumentError if the data of a prediction is a text like the name of an eval dataset."""
+        names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
+        if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
+            meant = closest(test_dataset, names) or next(iter(names))
+            raise ArgumentError(
+                f"Predictions need a dataset, and got the text {test_dataset!r}. To predict for an eval dataset of the "
+                f"trainer, pass it: `trainer.eval_dataset[{meant!r}]`. There are: {list(names)}."
+            )
 
     def _get_dataloader(
         self,
@@ -127,7 +168,8 @@ class DataLoaderMethods(LossMethods):
             DataError: if the dataset cannot be loaded. The error says why.
         """
         dataset = as_dataset(dataset, self._integration)
-        if problem := problem_of("train_dataset" if is_training else "the dataset", dataset, self.data_collator):
+        parameter = "train_dataset" if is_training else "test_dataset" if description == "test" else "eval_dataset"
+        if problem := problem_of(parameter, dataset, self.data_collator):
             raise DataError(problem)
         collator: Collator = collator_for(self.data_collator, self.run.model, is_training)
         named = hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns")

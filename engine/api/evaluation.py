@@ -12,11 +12,9 @@ from typing import Any
 from ...events.activity import EVALUATION, PREDICTION
 from ...events.capabilities import Capability
 from ...events.composition import provides
-from ...events.errors import ArgumentError, DataError, nearest
+from ...events.errors import ArgumentError, DataError
 from ...events.keywords import checked_keywords
-from ..arguments import IntervalStrategy
-from ..data.build import is_iterable, length_of
-from ..data.sources import as_dataset, is_table_file
+from ..data.build import length_of
 from ..distributed.consistency import compare_lengths
 from ..evaluation.evaluation_record import EvaluationRecord
 from ..evaluation.loop import evaluation_loop
@@ -28,7 +26,7 @@ from ..evaluation.rehearsal import REPLACEABLE, rehearse
 from ..evaluation.streamed import StreamedMetrics
 from ..loss.index_errors import indices_explained
 from ..session import session
-from .dataloaders import DataLoaderMethods
+from .eval_datasets import EvalDatasetMethods, no_samples
 from .logging import LoggingMethods
 from .overrides import arguments_of_evaluation, is_overridden
 from .tracebacks import short_tracebacks
@@ -36,7 +34,7 @@ from .tracebacks import short_tracebacks
 logger = logging.getLogger(__name__)
 
 
-class EvaluationMethods(DataLoaderMethods, LoggingMethods):
+class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     """Methods that evaluate and predict."""
 
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
@@ -86,9 +84,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
                 if output.num_samples == 0:
                     if self.args.dataloader_drop_last:  # a stream has samples, but maybe no full batch
                         raise DataError(self._no_batch(self.get_eval_dataloader(dataset), "Evaluation", prefix))
-                    raise DataError(
-                        f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
-                    )
+                    raise DataError(no_samples(name))
                 record.metrics, record.step = output.metrics, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
                 record.metrics = metrics_of_first(run.ranks, record.metrics)
@@ -368,41 +364,6 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             self.objective.signature.last_named or "y",
             " Ignore this if the samples have no labels." if description == "Prediction" else "",
         )
-
-    def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the map-style eval datasets of the trainer by name. The name of a single dataset is an empty text.
-
-        The dict is empty if the run does not evaluate, or if a subclass overrides `get_eval_dataloader`.
-        """
-        overridden = is_overridden(self, "get_eval_dataloader")
-        if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
-            return {}
-        given = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-        return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
-
-    def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
-        """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
-
-        For a named dataset of the trainer, the value is the name. For any other dataset, the value is the dataset.
-
-        Args:
-            wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.
-
-        Raises:
-            ArgumentError: if `wanted` is a text, but neither a known name nor the path of a file of rows.
-        """
-        given = self.eval_dataset
-        if isinstance(wanted, str) and not (isinstance(given, dict) and wanted in given) and is_table_file(wanted):
-            wanted = as_dataset(wanted, self._integration)
-        if isinstance(wanted, str):
-            if not isinstance(given, dict) or wanted not in given:
-                names = list(given) if isinstance(given, dict) else []
-                raise ArgumentError(f"Unknown eval dataset {wanted!r}{nearest(wanted, names)} There are: {names}.")
-            return {wanted: wanted}
-        if wanted is None:
-            # Names, not datasets: an overridden `get_eval_dataloader` receives what transformers passes to it.
-            return {name: name for name in given} if isinstance(given, dict) else {"": given}
-        return dict(wanted) if isinstance(wanted, dict) else {"": wanted}
 
 
 def _call_own(trainer: Any, *args: Any, **options: Any) -> Any:

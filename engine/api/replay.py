@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ...events.activity import Activity
-from ...events.bus import EventBus
-from ...events.callback import Callback
-from ...events.capabilities import Capability
-from ...events.catalog import Clock, Event
-from ...events.control import TrainerControl
-from ...events.errors import TrainbusError
+from ...events.catalog import Event
 from ...events.flags import Flag
 from ...events.ledger import Entry
-from ...events.recording.files import Recording, number, read
+from ...events.recording.files import Recording, read
 from ...events.recording.recorder import Record
 from ...events.stages import Stage
-from ...events.state import TrainerState
-from ..arguments import TrainingArguments
-from ..checkpoint.format.files import CheckpointRecord, folder_name
-from .preview.virtual import VirtualRanks
+from .replay_run import RecordedEvaluations, ReplayRun
 
 _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_log_due": ("log",),
@@ -33,200 +22,6 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_train_end": ("training_stop", "epoch_stop"),
 }
 """Event -> the flags that a replay sets to False after the event, as the loop of a real run does."""
-
-
-class ReplayError(TrainbusError):
-    """A replayed callback uses something that only a live run has."""
-
-
-class Absent:
-    """A value that a recording does not have.
-
-    Any use of the value raises a `ReplayError`, except passing the value to a function.
-    """
-
-    def __init__(self, name: str) -> None:
-        """Create the value of the parameter or attribute `name`. The error shows this name."""
-        object.__setattr__(self, "_name", name)
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        name = object.__getattribute__(self, "_name")
-        raise ReplayError(
-            f"A replay has no {name!r}: a recording holds events, flags, logs, metrics and the state. Test the "
-            "callback with a short training instead."
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        return self._refuse()
-
-    __setattr__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __bool__ = __float__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __int__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __enter__ = _refuse
-
-    def __repr__(self) -> str:
-        return f"<no {object.__getattribute__(self, '_name')} in a replay>"
-
-
-class RecordedEvaluations(Callback):
-    """A callback without handlers, in place of the callback that evaluated in a recorded run.
-
-    Some callbacks require that another callback evaluates.
-    """
-
-    capabilities = frozenset({Capability.EVALUATES, Capability.PLANS_EVALUATIONS})
-
-
-class ReplayBus(EventBus):
-    """The bus of a replay.
-
-    `subscribers` has the replayed callback. If the recorded run evaluated, `subscribers` also has `evaluations`.
-    """
-
-    evaluations: Callback | None = None
-    """A `RecordedEvaluations`; None if the recorded run did not evaluate."""
-
-    @property
-    def subscribers(self) -> dict[str, Any]:
-        found = super().subscribers
-        return found if self.evaluations is None else {"recorded evaluations": self.evaluations, **found}
-
-
-class ReplayServices:
-    """The object `run.services` of a replay. Only `at` and `rehearse_evaluation` work, other services are `Absent`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Absent(name)
-
-    def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return None: a recording does not say which metrics an evaluation measures."""
-        return None
-
-    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`, and return its result.
-
-        For `_load_best_model`, do nothing and return None, because a replay has no model.
-        """
-        return None if moment == "_load_best_model" else work()
-
-
-@dataclass
-class ReplaySession:
-    """The object `run.session` of a replay. Values that a recording does not have are `Absent`."""
-
-    resume_requested: bool = False
-    """Whether the session resumed from a checkpoint."""
-    first_step: int = 0
-    """The number of steps that were done before the session."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Absent(name)
-
-
-class ReplayRun:
-    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent`."""
-
-    def __init__(self, head: dict[str, Any], folder: Path) -> None:
-        """Create the run with the values at the start of the first session of a recording.
-
-        Args:
-            head: the first record of this session: arguments, trainer state, rank and world size.
-            folder: the folder of the recording.
-        """
-        self.args = _arguments({**head["args"], "output_dir": str((folder / "replay").resolve())})
-        self.state = TrainerState.from_dict(head["state"])
-        self.control = TrainerControl(head["rank"])
-        self.bus = ReplayBus(self, self.control)
-        self.ranks = VirtualRanks(head["rank"], head["ranks"], 0)
-        self.services, self.session = ReplayServices(), ReplaySession()
-        self.evaluates_all = False  # a recording does not say whether an evaluation has all datasets
-        self.evaluation_decides = True
-        self.activity = Activity()
-        self.mode, self.run_id = "train", head["run"]
-        self.logs: dict[str, Any] = {}
-        self.metrics: dict[str, Any] = {}
-        self.requested_by: frozenset[str] = frozenset()
-        self.loss: Any = None
-        self.grad_norm: Any = None
-        self.learning_rate: float | None = None
-        self.dataset_name, self.saved_step = "", 0
-        self.prediction, self.eval_dataloader, self.processing_class, self.tokenizer = None, None, None, None
-        self.exception: BaseException | None = None
-        self.checkpoint: Any = None
-        self.run = self
-        self._folder, self._measured, self._now, self._before = folder, -1, 0.0, 0.0
-
-    def clock(self) -> float:
-        """Return the recorded seconds since the start of the first session, without the time between sessions."""
-        return self._before + self._now
-
-    def seconds(self) -> float:
-        """Return the training time in seconds: the value of `clock`."""
-        return self.clock()
-
-    def announce(self, event: str, **values: Any) -> None:
-        """Do nothing: the recording already has the events that the run announced."""
-
-    def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin a session after the first one. Its records count seconds from its own start.
-
-        Args:
-            head: the first record of the session.
-        """
-        self._before, self._now = self._before + self._now, 0.0
-        self.session = ReplaySession(resume_requested=head["step"] > 0, first_step=head["step"])
-
-    def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of the last evaluation, if it was at this step; otherwise {}."""
-        return dict(self.metrics) if step == self._measured else {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Absent(name)
-
-    def count(self, clock: Clock, calls: int) -> int:
-        """Return the step or epoch that a filter such as `every` counts; for `Clock.CALLS`, return `calls`."""
-        step = self.state.global_step
-        epoch = int(self.state.epoch) + 1
-        return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
-
-    def follow(self, record: Record) -> None:
-        """Set the values of the run to the values of a record, the next one of the recording."""
-        state = self.state
-        self._now = record.get("t", self._now)
-        for name, value in record.get("state", {}).items():
-            if name == "best_model_checkpoint" and value is not None:
-                value = str(self._folder / value)
-            setattr(state, name, number(value))
-        if record.get("e") == "on_step_end":
-            state.global_step = self.control.speaking.step = record["s"]
-            self.learning_rate = record.get("lr")
-        elif record.get("e") == "on_evaluate_begin":
-            self.metrics, self.dataset_name = {}, ""
-        if "norm" in record:
-            self.grad_norm = _scalar(record["norm"])
-        if "loss" in record:
-            self.loss = _scalar(record["loss"])
-        if "logs" in record:
-            self.logs = {name: number(value) for name, value in record["logs"].items()}
-            state.log_history.append({**self.logs, "step": state.global_step})
-        if "metrics" in record:
-            self.metrics = {name: number(value) for name, value in record["metrics"].items()}
-            self._measured = state.global_step
-        self.dataset_name = record.get("dataset", self.dataset_name)
-        self.requested_by = frozenset(record.get("asked", ()))
-        if "checkpoint" in record:
-            step = record["checkpoint"]
-            self.checkpoint = CheckpointRecord(self._folder / folder_name(step), step, dict(self.metrics))
-        self.saved_step = record.get("saved", self.saved_step)
-        if "error" in record:
-            self.exception = RuntimeError(record["error"])
 
 
 @dataclass
@@ -395,20 +190,3 @@ class _Player:
             case "drop":
                 control.settle()
         speaking.author = before
-
-
-def _scalar(value: Any) -> Any:
-    value = number(value)
-    return torch.tensor(value) if isinstance(value, (int, float)) else value
-
-
-def _arguments(values: dict[str, Any]) -> TrainingArguments:
-    """Build arguments from recorded values, without checks.
-
-    The values may name a device that this machine does not have.
-    """
-    args = object.__new__(TrainingArguments)
-    for each in fields(TrainingArguments):
-        default = each.default if each.default is not MISSING else None
-        vars(args)[each.name] = values.get(each.name, default)
-    return args

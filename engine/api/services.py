@@ -24,6 +24,9 @@ class Services(Protocol):
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Evaluate and return the metrics. `Trainer.evaluate` lists the options."""
 
+    def check_evaluation(self, eval_dataset: Any = None) -> None:
+        """Raise an error if `evaluate(eval_dataset)` cannot begin, as `Trainer.check_evaluation` describes."""
+
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation measures; None if unknown."""
 
@@ -85,6 +88,10 @@ class TrainerServices:
         """Evaluate and return the metrics."""
         metrics: dict[str, float] = self.trainer._evaluate_for_callback(args, options)
         return metrics
+
+    def check_evaluation(self, eval_dataset: Any = None) -> None:
+        """Raise an error if `evaluate(eval_dataset)` cannot begin."""
+        self.trainer.check_evaluation(eval_dataset)
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation measures; None if unknown."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from ...events.errors import CheckpointError
 from .format.codec import encode
+from .rng_state import restore_random_states
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,12 @@ class OwnGenerators:
             return None
         self.found[path] = generator
         return generator
+
+
+def restore_states(states: dict[str, Any], own: OwnGenerators) -> None:
+    """Restore the global RNG states in `states`, and the states of the generators in `own` from the entry `own`."""
+    restore_random_states(states)
+    own.restore(states.get("own", {}))
 
 
 class _Search:

@@ -6,6 +6,7 @@
 | `build` | Dataset -> loader, for map-style and streaming datasets. |
 | `loader`, `epoch_progress` | A DataLoader that prefetches one batch and resumes exactly. |
 | `stateful`, `prepared` | Loaders of the user: how they resume, and how their batches are divided over ranks. |
+| `open_loaders` | The loaders that are being read, for `accelerator.gather_for_metrics`. |
 | `samplers`, `length_sampler` | The order of samples, and the batches of each rank. |
 | `streaming_shards`, `stream_state` | Streams divided over ranks, and their positions. |
 | `feed` | Loader -> the batches of each optimizer step. |

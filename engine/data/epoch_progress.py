@@ -55,6 +55,24 @@ class EpochProgress:
     """The number of the worker that made the last fetched batch, and the RNG states of this worker before this batch.
     None without workers."""
 
+    def continue_workers(self, states: dict[int, Any], *, is_stream: bool) -> None:
+        """Record that the persistent workers have the RNG states `states`, by worker number."""
+        self.workers = dict(states)
+        if is_stream:
+            self.workers_began = dict(states)
+
+    def restore(self, state: dict[str, Any], parts: list[int]) -> None:
+        """Set the numbers of finished samples to the numbers in a state. If the epoch is over, set the position too.
+
+        Args:
+            state: the result of `resume_state` or of `at_row`.
+            parts: the value of `Loader.parts`.
+        """
+        self.first = by_number(state.get("first", {}))
+        self.rows = by_number(state["rows"]) if "rows" in state else divided(state.get("row", 0), parts)
+        if state["over"]:
+            self.pulled, self.ahead, self.workers = state["pulled"], END, by_number(state["workers"])
+
     def lose_dataset_state(self) -> None:
         """Save no state of the dataset from now on, because another iteration of the same dataset changes this state.
 

@@ -11,11 +11,12 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from ..checkpoint.own_generators import OwnGenerators
-from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
+from ..checkpoint.own_generators import OwnGenerators, restore_states
+from ..checkpoint.rng_state import QuickStates, random_states
 from .columns.choosing import columnar, with_columns
-from .epoch_progress import END, EpochProgress, at_row, by_name, by_number, divided
+from .epoch_progress import END, EpochProgress, at_row, by_name, by_number
 from .length_sampler import LengthGroupedSampler
+from .open_loaders import opened
 from .samplers import BatchedSampler, UserSampler
 from .stream_state import keeps_state, restore_dataset
 from .streaming_shards import PaddedBatch, StreamEndSync, StreamShard
@@ -183,10 +184,7 @@ class Loader(DataLoader[Any]):
             self._running.inherit(state)
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the persistent workers, by worker number.
-
-        Return None if the loader has no persistent workers, or if no iteration has started.
-        """
+        """Return the RNG states of the persistent workers by worker number; None without them or before they start."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
@@ -245,11 +243,6 @@ class Loader(DataLoader[Any]):
         """Return the RNG states at the start of an epoch; an empty dict if no run can resume in the epoch."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
-    @staticmethod
-    def _restore_rng(states: dict[str, Any], own: OwnGenerators) -> None:
-        restore_random_states(states)
-        own.restore(states.get("own", {}))
-
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -261,13 +254,11 @@ class Loader(DataLoader[Any]):
         before, progress = self._progress, EpochProgress(began, resumes=self._resumes)
         self._progress = progress
         if self.persistent_workers and before is not None:
-            self._continue_workers(progress, before.workers)
+            progress.continue_workers(before.workers, is_stream=self._stream is not None)
         if state is None:
             return self._prefetched(self._from_start(progress), progress)
-        progress.first = by_number(state.get("first", {}))
-        progress.rows = by_number(state["rows"]) if "rows" in state else divided(state.get("row", 0), self.parts)
-        if state["over"]:
-            progress.pulled, progress.ahead, progress.workers = state["pulled"], END, by_number(state["workers"])
+        progress.restore(state, self.parts)
+        if progress.ahead is END:
             self.inherit_workers(state)
             return iter(())
         return self._prefetched(self._resumed(state, progress), progress)
@@ -289,7 +280,7 @@ class Loader(DataLoader[Any]):
         states = self._running.take_states()
         if states is None:
             return self._started(progress)
-        self._continue_workers(progress, states)
+        progress.continue_workers(states, is_stream=self._stream is not None)
         # Persistent workers were seeded in an earlier epoch. A separate generator keeps torch from drawing another seed
         # for them from the global generator.
         self.generator = torch.Generator()
@@ -298,19 +289,13 @@ class Loader(DataLoader[Any]):
         finally:
             self.generator = None
 
-    def _continue_workers(self, progress: EpochProgress, states: dict[int, Any]) -> None:
-        """Record in `progress` that the persistent workers have the RNG states `states`, by worker number."""
-        progress.workers = dict(states)
-        if self._stream is not None:
-            progress.workers_began = dict(states)
-
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
         """Restore the RNG states and the position of `state`, and return an iterator over the remaining batches.
 
         The method also sets `progress` to the position of `state`.
         """
         own = self._own_generators()
-        self._restore_rng(progress.began, own)
+        restore_states(progress.began, own)
         if self._drawing_sampler is not None:
             self._drawing_sampler.state = state.get("order")
         # Checkpoints of format 3 and earlier hold the prefetched batch itself, and count it.
@@ -325,14 +310,14 @@ class Loader(DataLoader[Any]):
             progress.pulled, to_read = to_read - has_ahead, int(has_ahead)
         elif self._stream is not None:
             self._stream.first_rows = progress.first
-            self._continue_workers(progress, by_number(state.get("workers_began", {})))
+            progress.continue_workers(by_number(state.get("workers_began", {})), is_stream=True)
         batches = self._started(progress)
         for _ in range(to_read):
             self._pull(batches, progress)
         if ahead is not None:
             progress.ahead, progress.part = PaddedBatch(ahead["batch"], ahead.get("extra", 0)), state.get("part", 0)
         elif before is not None:
-            self._restore_rng({**progress.began, **before}, own)
+            restore_states({**progress.began, **before}, own)
             progress.ahead = self._pull(batches, progress)
         elif self._stream is not None and not progress.pulled:
             # A stream may draw random numbers at its start. It must draw them from the RNG states of that time.
@@ -367,17 +352,18 @@ class Loader(DataLoader[Any]):
             if progress.resumes:
                 self._own_generators()  # some are created with the first batch
         length = None if indexed is None else indexed.samples
-        while progress.ahead is not END:
-            batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
-            if isinstance(batch, PaddedBatch):
-                batch, padding_rows, rows = batch.batch, batch.padding_rows, batch.rows
-            progress.ahead = self._pull(batches, progress)
-            done = progress.rows.get(part, 0)
-            progress.rows[part] = done + stride
-            noted = vars(self)  # `DataLoader.__setattr__` is slow
-            noted["padding_rows"] = padding_rows
-            noted["batch_rows"] = rows if indexed is None else indexed.rows_at(done, length)
-            yield batch
+        with opened(self):
+            while progress.ahead is not END:
+                batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
+                if isinstance(batch, PaddedBatch):
+                    batch, padding_rows, rows = batch.batch, batch.padding_rows, batch.rows
+                progress.ahead = self._pull(batches, progress)
+                done = progress.rows.get(part, 0)
+                progress.rows[part] = done + stride
+                noted = vars(self)  # `DataLoader.__setattr__` is slow
+                noted["padding_rows"] = padding_rows
+                noted["batch_rows"] = rows if indexed is None else indexed.rows_at(done, length)
+                yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:
         """Return the next batch of torch's iterator, and count this batch in `progress`; return `END` at the end."""

@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ..distributed.ranks import Ranks
+from .open_loaders import opened
 from .samplers import ShuffledSampler
 
 
@@ -161,15 +162,16 @@ class PreparedLoader:
         batches = iter(self.loader) if self._is_sharded else self._shared()
         # Another iteration that starts before this one ends has its own sizes.
         sizes: deque[tuple[int | None, int]] = deque() if self._counted is None else self._counted.sizes
-        for batch in islice(batches, 1):
-            of_batch = sizes.popleft() if sizes else (None, 0)
-            for following in batches:
-                self.batch_rows, self.padding_rows = of_batch
+        with opened(self):
+            for batch in islice(batches, 1):
                 of_batch = sizes.popleft() if sizes else (None, 0)
+                for following in batches:
+                    self.batch_rows, self.padding_rows = of_batch
+                    of_batch = sizes.popleft() if sizes else (None, 0)
+                    yield batch
+                    batch = following
+                self.batch_rows, self.padding_rows = of_batch
                 yield batch
-                batch = following
-            self.batch_rows, self.padding_rows = of_batch
-            yield batch
         self.iteration += 1
 
     def _shared(self) -> Iterator[Any]:

@@ -275,6 +275,17 @@ class BatchedSampler(Sampler[list[int]]):
             return self.batch_size
         return None if length is None else max(0, min(self.batch_size, length - done - self.rank * self.batch_size))
 
+    def repeated_before(self, done: int) -> int:
+        """Return how many samples at the end of the last batch of this rank repeat samples of the epoch.
+
+        Args:
+            done: samples of the epoch that are done, over all ranks, the last batch included.
+        """
+        if self.world_size == 1 or not self.even or self.samples is None:
+            return 0
+        start = done - self.stride + self.rank * self.batch_size
+        return self.batch_size - max(0, min(self.batch_size, self._rows() - start))
+
     def batches_after(self, first_row: int) -> int:
         """Return how many batches of this rank are left when all ranks together have used `first_row` samples."""
         rows, size = self._rows(), self.batch_size

@@ -39,6 +39,15 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
         return data
     if not isinstance(data, (str, Path)):
         return load("tables").from_frame(data)
+    return load("tables").from_file(check_table_file(data))
+
+
+def check_table_file(data: str | Path) -> Path:
+    """Return the path of a file that can be loaded as a dataset, with `~` expanded.
+
+    Raises:
+        DataError: for a path without one of the `SUFFIXES`, or for a file that does not exist.
+    """
     path = Path(os.path.expanduser(data))
     if not is_table_file(data):
         raise DataError(
@@ -47,7 +56,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
         )
     if not path.is_file():
         raise DataError(f"There is no file {str(data)!r} to load as a dataset. The working folder is {Path.cwd()}.")
-    return load("tables").from_file(path)
+    return path
 
 
 def is_table_file(path: str | Path) -> bool:
@@ -73,7 +82,7 @@ def problem_of(name: str, dataset: Any, collator: Collator) -> str:
     if isinstance(dataset, type):
         return f"`{name}` is the class {dataset.__name__}. Pass an instance: `{dataset.__name__}(...)`."
     if isinstance(dataset, DataLoader):
-        which = name.partition("_")[0]
+        which = name.partition("_")[0]  # `train`, `eval` or `test`
         return (
             f"`{name}` is a DataLoader. Pass its dataset, `loader.dataset`, and set the batch size in the arguments. "
             f"To keep the loader, override `get_{which}_dataloader`."

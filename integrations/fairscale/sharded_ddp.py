@@ -156,6 +156,8 @@ class _Gradients:
         """The weights that any rank used in this step, in the order of the model."""
         self.measured: set[int] = set()
         """The ids of the weights whose gradient norm this rank computes."""
+        self.averaged = False
+        """Whether the gradients of the current step are averaged."""
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
@@ -165,10 +167,12 @@ class _Gradients:
             wrapped: the model in fairscale's wrapper.
             last: whether the block computes the last batch of a step.
         """
+        self.averaged = False
         with self.wrapping.watched(wrapped.no_sync(), last):
             yield
         if last:
             self._average(wrapped)
+            self.averaged = True
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
@@ -223,7 +227,15 @@ class _Gradients:
 
         The ranks exchange the norm of each gradient, and not one sum per rank. Each rank then combines the norms in the
         order of torch, so the total norm equals the total norm of torch bit for bit.
+
+        Raises:
+            ArgumentError: inside of a training step, because the gradients are averaged after it.
         """
+        if not self.averaged:
+            raise ArgumentError(
+                "ShardedDDP averages the gradients after `training_step`, so a training step cannot clip them. Set "
+                "`max_grad_norm`, or call `accelerator.clip_grad_norm_` in a handler of `on_gradients`."
+            )
         if not self.used:
             return torch.zeros((), device=self.run.device)
         norms = [

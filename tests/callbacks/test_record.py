@@ -32,7 +32,8 @@ from trainbus import (
 )
 from trainbus.callbacks.base.line_file import LineFile
 from trainbus.callbacks.monitor.record import fingerprint
-from trainbus.engine.api.replay import ReplayError, replay
+from trainbus.engine.api.replay import replay
+from trainbus.engine.api.replay_run import ReplayError
 from trainbus.engine.api.report.recorded import read_recorded
 from trainbus.engine.commands.main import main
 from trainbus.events import EVENTS, record

@@ -20,7 +20,8 @@ from support.data import sentences
 from support.models import bert
 from support.outcomes import same_weights, weights
 from support.trainers import hushed
-from trainbus.engine.api.accelerator import INSTEAD, PROCESSES
+from trainbus.engine.api.accelerator import INSTEAD
+from trainbus.engine.api.accelerator_state import PROCESSES
 from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events.errors import ArgumentError
 
@@ -220,3 +221,23 @@ def test_handler_of_autocast_is_refused(tmp_path: Path) -> None:
     _, ours = both(tmp_path)
     with pytest.raises(ArgumentError, match="takes no handler"):
         ours.accelerator.autocast(autocast_handler=object())
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True}], ids=str)
+def test_autocast_outside_of_a_session_is_that_of_the_arguments(tmp_path: Path, options: dict[str, Any]) -> None:
+    dtypes, layer = [], nn.Linear(2, 2)
+    for trainer in both(tmp_path, **options):
+        with trainer.accelerator.autocast():
+            dtypes.append(layer(torch.ones(1, 2)).dtype)
+    assert dtypes[0] == dtypes[1]
+
+
+def test_other_model_that_can_be_trained_is_reported_on_several_ranks(tmp_path: Path, monkeypatch, caplog) -> None:
+    _, ours = both(tmp_path)
+    ours.accelerator.prepare(nn.Linear(2, 2))
+    monkeypatch.setattr(ours.run, "ranks", Ranks(0, 2))
+    ours.accelerator.prepare(ours.model, nn.Linear(2, 2).requires_grad_(False), ours.model.bert)
+    ours.accelerator.prepare_model(nn.Linear(2, 2), evaluation_mode=True)
+    assert "average" not in caplog.text
+    ours.accelerator.prepare(nn.Linear(2, 2))
+    assert "does not wrap this Linear, so the ranks do not average its gradients" in caplog.text

@@ -258,6 +258,9 @@ class VirtualTrainer(EvaluationMethods):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return None: there is no data."""
 
+    def _check_given(self, name: str, dataset: Any) -> None:
+        """Do nothing: a preview reads no data."""
+
     def _run_over(self, loader: Any, description: str, prefix: str, *_: Any) -> EvalLoopOutput:
         metrics = {name: self._value(name) for name in self._names_of(prefix)}
         return EvalLoopOutput(None, None, metrics, 1)

@@ -1,0 +1,95 @@
+"""The Trainer's methods that find the datasets of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import DataError
+from ..arguments import IntervalStrategy
+from ..data.build import is_iterable, length_of
+from ..data.sources import as_dataset, check_table_file, problem_of
+from .dataloaders import DataLoaderMethods
+from .overrides import is_overridden
+
+
+class EvalDatasetMethods(DataLoaderMethods):
+    """Methods that find the datasets of an evaluation, and check them before the evaluation is due."""
+
+    def _known_eval_datasets(self) -> dict[str, Any]:
+        """Return the map-style eval datasets of the trainer by name. The name of a single dataset is an empty text.
+
+        The dict is empty if the run does not evaluate, or if a subclass overrides `get_eval_dataloader`.
+        """
+        overridden = is_overridden(self, "get_eval_dataloader")
+        if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
+            return {}
+        given = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
+
+    def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
+        """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
+
+        For a named dataset of the trainer, the value is the name. For any other dataset, the value is the dataset.
+
+        Args:
+            wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.
+
+        Raises:
+            ArgumentError: if `wanted`, or a value of it, is a text, but neither a known name nor the path of a file of
+                rows.
+        """
+        given = self.eval_dataset
+        if wanted is None:
+            # Names, not datasets: an overridden `get_eval_dataloader` receives what transformers passes to it.
+            return {name: name for name in given} if isinstance(given, dict) else {"": given}
+        if isinstance(wanted, dict):
+            return {name: self._name_or_dataset(each) for name, each in wanted.items()}
+        found = self._name_or_dataset(wanted)
+        return {found if isinstance(found, str) else "": found}
+
+    def _name_or_dataset(self, wanted: Any) -> Any:
+        """Return the name of an eval dataset of the trainer, or a dataset. Load the rows of a file."""
+        if isinstance(wanted, str) and not self._is_eval_dataset(wanted):
+            return as_dataset(wanted, self._integration)
+        return wanted
+
+    def check_evaluation(self, eval_dataset: Any = None) -> None:
+        """Raise an error if `evaluate(eval_dataset)` cannot begin, for example for an unknown name of a dataset.
+
+        `Evaluate` calls this method when the training begins, so that a mistake does not end the training later.
+        Datasets are not read.
+
+        Args:
+            eval_dataset: the argument of `evaluate`.
+
+        Raises:
+            ArgumentError: if the trainer has no eval dataset with the given name.
+            DataError: if there is no dataset, or if a dataset cannot be evaluated.
+        """
+        if is_overridden(self, "evaluate") or is_overridden(self, "_evaluate"):
+            return  # an override may evaluate other data
+        makes_loader = is_overridden(self, "get_eval_dataloader")
+        if eval_dataset is None and self.eval_dataset is None and not makes_loader:
+            raise self._no_eval_dataset()
+        wanted: Mapping[str, Any] = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+        for name, each in wanted.items():
+            if isinstance(each, str) and self._is_eval_dataset(each):
+                continue
+            if isinstance(each, (str, Path)):
+                check_table_file(each)
+            elif each is not None and not makes_loader:
+                self._check_given(name, each)
+
+    def _check_given(self, name: str, dataset: Any) -> None:
+        label = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+        if problem := problem_of(label, dataset, self.data_collator):
+            raise DataError(problem)
+        if length_of(dataset) == 0:
+            raise DataError(no_samples(name))
+
+
+def no_samples(name: str) -> str:
+    """Return the error text for an eval dataset without samples. `name` is empty for a dataset without a name."""
+    return f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."

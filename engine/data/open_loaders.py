@@ -1,0 +1,41 @@
+"""The loaders whose batches are being read now. `accelerator.gather_for_metrics` asks for the last batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .samplers import BatchedSampler
+
+_OPEN: list[Any] = []
+"""The loaders with an iteration in progress, from the outermost to the innermost. An evaluation in a training has two.
+"""
+
+
+@contextmanager
+def opened(loader: Any) -> Iterator[None]:
+    """In a `with` block, an iteration of `loader` is in progress."""
+    open_loaders = _OPEN  # the module may be gone when Python ends the iteration at exit
+    open_loaders.append(loader)
+    try:
+        yield
+    finally:
+        # An iteration that a program left may end later than an outer one.
+        last = max(index for index, each in enumerate(open_loaders) if each is loader)
+        del open_loaders[last]
+
+
+def last_batch() -> tuple[int | None, int]:
+    """Return two numbers for the last batch of the innermost loader: samples, and repeated samples at the end.
+
+    Repeated samples only fill up the batch, so that all ranks get equally many batches. The number of samples is None
+    if it is unknown, or if no loader is open.
+    """
+    if not _OPEN:
+        return None, 0
+    loader = _OPEN[-1]
+    sampler, progress = loader.batch_sampler, getattr(loader, "_progress", None)
+    if isinstance(sampler, BatchedSampler) and progress is not None:
+        return loader.batch_rows, sampler.repeated_before(progress.rows.get(0, 0))
+    return loader.batch_rows, loader.padding_rows
