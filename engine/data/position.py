@@ -91,7 +91,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
     return {
         "epoch": position.epoch,
         "batches": batches,
-        "rows": rows if plan.endless else min(rows, plan.num_examples),
+        "rows": rows if plan.endless else min(rows, plan.epoch_rows),
         "first_row": position.first_row,
         "length": position.length,
         "ended": position.ended,
@@ -122,7 +122,7 @@ def restore_position(
     if plan.endless:
         left: int | None = max(0, plan.max_steps - step) * sizes.batches_per_step
     else:
-        rows = min(rows, plan.num_examples)
+        rows = min(rows, plan.epoch_rows)
         left = batches_after(rows)
     batches = math.ceil(rows / sizes.rows_per_batch)
     if left is None:

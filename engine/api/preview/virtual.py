@@ -160,7 +160,7 @@ class VirtualFeed:
             return
         length = (position.length if position is not None else 0) or self._plan.batches_per_epoch
         self._left = max(0, length - batches_done)
-        self._rows = max(0, self._plan.num_examples - batches_done * size)
+        self._rows = max(0, self._plan.epoch_rows - batches_done * size)
 
     def take(self) -> VirtualWindow | None:
         """Return the numbers of batches and samples of the next step; None at the end of the epoch."""
