@@ -16,6 +16,7 @@ from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Loader
 from .packing.collator import joins_samples
 from .plan import limited
+from .position import batch_size_of
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
 from .sources import DATASET_NEEDS
 from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
@@ -226,7 +227,7 @@ def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
 
     Args:
         loader: the loader of one rank.
-        batch_size: samples per batch of one rank.
+        batch_size: samples per batch of one rank, if the loader does not say it.
         world_size: number of ranks.
     """
     batches = length_of(loader)
@@ -235,7 +236,7 @@ def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, BatchedSampler):
         return sampler.rows()
-    rows = batches * batch_size * world_size
+    rows = batches * batch_size_of(loader, batch_size) * world_size
     if isinstance(loader, Loader):
         in_part = length_of(loader.dataset)
         return rows if in_part is None else in_part * loader.parts[0]

@@ -77,6 +77,16 @@ class Sizes:
     """Batches of one rank in an optimizer step."""
 
 
+def batch_size_of(loader: Any, default: int) -> int:
+    """Return the samples per batch of a loader of one rank.
+
+    The loader of a user may have other batches than the arguments say. If it does not say its batch size, return
+    `default`.
+    """
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else default
+
+
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
     """Convert the position to a dict of numbers for a checkpoint. A session with other sizes can resume from this dict.
 

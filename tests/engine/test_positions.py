@@ -187,7 +187,7 @@ LOADERS = {
 def test_the_most_samples_of_an_epoch_are_those_of_all_batches(name: str):
     build, most = LOADERS[name]
     loader: Any = build()
-    assert epoch_rows(loader, getattr(loader, "batch_size", None) or 4, world_size=2) == most
+    assert epoch_rows(loader, 4, world_size=2) == most
 
 
 @pytest.mark.parametrize(("size", "position"), [(4, Position(1, 7)), (6, Position(1, 5, 28, 18))])
@@ -290,6 +290,28 @@ def trained(folder: Path, kind: str, chosen: Session, stop: int | None, go_on: b
         run.on("on_step_end", lambda control: control.request("save", "for the test"), once=stop)
     run.train(resume_from_checkpoint=go_on)
     return run, seen
+
+
+class OfFour(trainbus.Trainer):
+    """Has batches of four samples, whatever the arguments say."""
+
+    def get_train_dataloader(self) -> Any:
+        return DataLoader(points(40), 4, collate_fn=default_data_collator)
+
+
+def test_an_own_loader_with_its_own_batch_size_resumes_with_another_one_in_the_arguments(tmp_path: Path):
+    def build(size: int) -> Any:
+        args = trainbus.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=size, num_train_epochs=1, save_steps=4
+        )
+        return OfFour(Regression(), args)
+
+    first = build(8)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=4)
+    first.train()
+    resumed = build(2)
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.state.global_step, resumed.state.max_steps, resumed.state.samples_seen) == (10, 10, 40)
 
 
 CHAINS = {
