@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from ...engine.checkpoint.protocols import SavingRanks
 from ...engine.checkpoint.write.background_writer import BackgroundWriter
 from ...engine.checkpoint.write.host_copies import HostCopies
 from ...engine.checkpoint.write.ranks_writer import RanksWriter
-from ...engine.checkpoint.write.retention import Keep
+from ...engine.checkpoint.write.retention import Keep, R
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.distributed.ranks import connection_lost
@@ -274,14 +274,8 @@ class Checkpoint(Cadence):
         """
         if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
             return
-        metric = _best_metric(run)
         found = run.storage.checkpoints(run)
-        superfluous = self.keep.superfluous(
-            found,
-            pinned={checkpoint.step for checkpoint in found if best and checkpoint.path.name == Path(best).name},
-            metric=metric.name,
-            greater_is_better=metric.greater_is_better,
-        )
+        superfluous = self.superfluous(run, found, best)
         if superfluous and self._evaluated:
             self._tell_unmeasured(run, found)
         for checkpoint in superfluous:
@@ -292,6 +286,22 @@ class Checkpoint(Cadence):
                 logger.warning(
                     "The retention policy does not keep %s, and it cannot be deleted: %s", checkpoint.path, error
                 )
+
+    def superfluous(self, run: Run, found: Sequence[R], best: str | None) -> list[R]:
+        """Return the checkpoints that the retention policy does not keep, oldest first.
+
+        Args:
+            run: the run.
+            found: the good checkpoints of the run, oldest first. They may be anywhere, such as in a remote store.
+            best: the path of the checkpoint with the best model, which always stays; None if there is none.
+        """
+        metric = _best_metric(run)
+        return self.keep.superfluous(
+            found,
+            pinned={checkpoint.step for checkpoint in found if best and files.step_of(Path(best)) == checkpoint.step},
+            metric=metric.name,
+            greater_is_better=metric.greater_is_better,
+        )
 
     def _announce_deleted(self, run: Run) -> None:
         """Announce `on_delete` for each checkpoint that was deleted since the last call.
