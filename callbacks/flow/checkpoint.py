@@ -125,7 +125,7 @@ class Checkpoint(Cadence):
         self._announce_deleted(run)
         step = run.state.global_step
         path = run.args.output_path / files.folder_name(step)
-        run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
+        run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step), run_id=run.run_id))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
         # If one rank vetoes the save, no rank saves: the others would wait for its part. If one rank must wait for the
@@ -160,6 +160,8 @@ class Checkpoint(Cadence):
         states, copies = on_all(run, run.callback_states.collect), self._copies if later else None
         snapshot = on_all(run, lambda: run.storage.snapshot(run, run.checkpoint, states, copies))
         snapshot.link_unchanged = self.link_unchanged
+        record, facts = snapshot.checkpoint, snapshot.facts
+        record.time, record.seconds = facts.get("time", 0.0), facts.get("seconds", 0.0)
         self._pinned = best = run.state.best_model_checkpoint
         if later and all(frozen for (frozen,) in run.ranks.gather_numbers(int(snapshot.frozen))):
             ranks = self._writer.ranks(run.ranks, run.args.ddp_timeout)
@@ -311,7 +313,7 @@ class Checkpoint(Cadence):
         """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
-            record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))
+            record = files.CheckpointRecord.of(checkpoint, checkpoint.step)
             run.announce("on_delete", checkpoint=record, saved_step=step)
 
     def _tell_unmeasured(self, run: Run, found: list[Any]) -> None:

@@ -336,7 +336,7 @@ class VirtualResumption(Resumption):
         run.restore_step(own.get("last_step", {}))
         run.continue_from(own)
         self.checkpoint.release()
-        run.set_checkpoint(CheckpointRecord(self.checkpoint.path, run.state.global_step))
+        run.set_checkpoint(CheckpointRecord.of(self.checkpoint, run.state.global_step))
         run.announce("on_load")
 
 
