@@ -345,7 +345,7 @@ def _unstackable(name: str, values: Sequence[Any], error: Exception) -> DataErro
     missing = next((row for row, value in enumerate(values) if value is None), None)
     if missing is not None:
         return DataError(_missing(name, missing, "the others have one"))
-    sizes = sorted({len(value) for value in values if hasattr(value, "__len__") and getattr(value, "ndim", 1)})
+    sizes = sorted({len(value) for value in values if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0})
     shapes = sorted({tuple(value.shape) for value in values if hasattr(value, "shape")})
     if len(sizes) > 1:
         remedy = f"The values have lengths {sizes[:5]}: pass a `processing_class` that pads, or a `data_collator`."
