@@ -34,7 +34,7 @@ from .checkpoint.callback_states import CallbackStates
 from .checkpoint.rng_state import random_states, restore_random_states
 from .checkpoint.storage import Disk, Storage
 from .data.plan import RunPlan
-from .data.position import Position, Sizes
+from .data.position import Position, Sizes, batch_size_of
 from .data.workers.persistent import PersistentLoaders
 from .distributed.ranks import Ranks
 from .evaluation.evaluation_record import EvaluationPlan, EvaluationRecord, new_record
@@ -320,7 +320,8 @@ class Run(RunClocks):
     @property
     def sizes(self) -> Sizes:
         """The sizes of batches and steps over all ranks."""
-        return Sizes(self.train_batch_size * self.ranks.world_size, self.args.gradient_accumulation_steps)
+        of_rank = batch_size_of(self.train_dataloader, self.train_batch_size)
+        return Sizes(of_rank * self.ranks.world_size, self.args.gradient_accumulation_steps)
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 
+from ..callbacks.flow.checkpoint import Checkpoint
 from ..engine.checkpoint.format.files import MANIFEST, step_of
 from ..engine.checkpoint.read.listing import list_checkpoints
 from ..engine.checkpoint.read.saved import SavedCheckpoint
@@ -43,9 +44,9 @@ class RemoteStore(Callback):
     - Fetching: when you construct the trainer, the callback fetches and verifies the newest checkpoint of the store, if
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
       logs a warning and tries the next older checkpoint.
-    - Deleting: after each copy, the callback deletes all remote checkpoints of this run that the output folder does not
-      contain. These are the checkpoints that the retention policy deleted. On a new machine, these are also the older
-      checkpoints that the callback did not fetch.
+    - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
+      local. It deletes the remote checkpoints that the policy does not keep. A checkpoint that is missing in the output
+      folder only, such as on a new machine, stays in the store.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
@@ -66,6 +67,8 @@ class RemoteStore(Callback):
     on_store_error: str = "warn"
     """The action when the store fails: `warn` logs a warning and continues the training, and `raise` ends the run."""
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
+    _elsewhere: dict[str, RemoteCheckpoint] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The remote checkpoints that the output folder did not contain at the last copy, by name of the remote folder."""
 
     def __post_init__(self) -> None:
         if "://" not in self.url:
@@ -99,19 +102,37 @@ class RemoteStore(Callback):
     @order(Stage.REPORT)
     def on_commit(self, run: Run, checkpoint: Any) -> None:
         if run.state.is_world_process_zero:
-            path = Path(checkpoint.path)
-            self._guarded(lambda: self._writer.submit(lambda: self._copy(path)), "written")
+            path, best = Path(checkpoint.path), run.state.best_model_checkpoint
+            self._guarded(lambda: self._writer.submit(lambda: self._copy(run, path, best)), "written")
 
-    def _copy(self, path: Path) -> None:
+    def _copy(self, run: Run, path: Path, best: str | None) -> None:
+        """Copy a checkpoint, and delete the remote checkpoints that the retention policy does not keep.
+
+        Args:
+            run: the run.
+            path: the folder of the checkpoint.
+            best: the path of the checkpoint with the best model; None if there is none.
+        """
         system, folder = self._open()
         upload(system, folder, path)
-        # Only the manifests of checkpoints that are not on the local disk are read, so that a push of a run with many
-        # checkpoints costs as much as the first one.
-        here = {each.name for each in path.parent.iterdir()}
+        writers = [each for each in run.bus.subscribers.values() if isinstance(each, Checkpoint)]
+        policies = [each for each in writers if not each.keep.keeps_all]
+        if not policies:
+            return
         own = SavedCheckpoint.open(path).run_id
-        for name, (_, run_id) in complete_checkpoints(system, folder, without=here).items():
-            if run_id == own:  # those of other runs stay
-                remove(system, folder / name)
+        local = [saved for saved in list_checkpoints(path.parent) if saved.run_id == own]
+        # Only the manifests of checkpoints that are not on the local disk are read, and only once, so that a push of a
+        # run with many checkpoints costs as much as the first one.
+        here = {each.name for each in path.parent.iterdir()}
+        self._elsewhere = complete_checkpoints(system, folder, without=here, known=self._elsewhere)
+        elsewhere = [each for each in self._elsewhere.values() if each.run_id == own]  # those of other runs stay
+        found: dict[int, Any] = {each.step: each for each in elsewhere} | {saved.step: saved for saved in local}
+        in_order = [found[step] for step in sorted(found)]
+        surplus = {each.step for policy in policies for each in policy.superfluous(run, in_order, best)}
+        for each in elsewhere:
+            if each.step in surplus:
+                remove(system, folder / each.name)
+                del self._elsewhere[each.name]
 
     @order(Stage.RELEASE)
     def on_train_end(self) -> None:
@@ -132,21 +153,61 @@ class RemoteStore(Callback):
             logger.warning("%s Training continues.", text)
 
 
+@dataclass(frozen=True)
+class RemoteCheckpoint:
+    """The values of a complete checkpoint in a store, from its manifest."""
+
+    name: str
+    """The name of its folder in the store."""
+    step: int
+    """The number of completed steps."""
+    time: float
+    """When the checkpoint was written, in seconds since 1970."""
+    run_id: str
+    """The id of the run."""
+    seconds: float
+    """The training time of the run until the save, in seconds."""
+    metrics: dict[str, Any]
+    """The metrics of the evaluation at this step."""
+
+
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
     """Copy a checkpoint folder into a folder of a store.
 
     The store may already have a complete checkpoint with this name. The function then first writes a complete new copy
-    under another name, and only then replaces the earlier copy. So the store has a complete copy at every moment.
+    under another name, and only then replaces the earlier copy. So the store has a complete copy at every moment. If
+    the store can copy its own files, the files are sent only once.
     """
     target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
     local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
     if is_complete(system, target):
         remove(system, beside)
         _put(system, beside, local)
-    if is_complete(system, beside):  # now, or a copy that a killed process did not move any more
         remove(system, target)
-    _put(system, target, local)
+        if not _copied_within(system, beside, target, local):
+            _put(system, target, local)
+    else:
+        _put(system, target, local)
     remove(system, beside)
+
+
+def _copied_within(system: Any, source: PurePosixPath, target: PurePosixPath, names: Collection[str]) -> bool:
+    """Copy the files `names` from one folder of a store to another one, the manifest last.
+
+    Returns:
+        Whether the store can copy its own files. If not, the target may have an empty folder.
+    """
+    try:
+        for name in _manifest_last(names):
+            system.makedirs(str((target / name).parent), exist_ok=True)
+            system.cp_file(str(source / name), str(target / name))
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _manifest_last(names: Collection[str]) -> list[str]:
+    return sorted(names, key=lambda name: (name == MANIFEST, name))
 
 
 def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
@@ -158,7 +219,7 @@ def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
         local: the files to copy. Each key is the path inside of the folder, each value is the local file.
     """
     remove(system, target)
-    for name in sorted(local, key=lambda name: (name == MANIFEST, name)):
+    for name in _manifest_last(local):
         remote = target / name
         system.makedirs(str(remote.parent), exist_ok=True)
         system.put_file(str(local[name]), str(remote))
@@ -178,8 +239,11 @@ def remove(system: Any, target: PurePosixPath) -> None:
 
 
 def complete_checkpoints(
-    system: Any, folder: PurePosixPath, without: Collection[str] = ()
-) -> dict[str, tuple[float, str]]:
+    system: Any,
+    folder: PurePosixPath,
+    without: Collection[str] = (),
+    known: Mapping[str, RemoteCheckpoint] | None = None,
+) -> dict[str, RemoteCheckpoint]:
     """Find the complete checkpoints in a folder of a store.
 
     The result includes complete copies that a killed process left under a temporary name; see `checkpoint_name`.
@@ -188,19 +252,31 @@ def complete_checkpoints(
         system: the file system of the store.
         folder: the folder.
         without: names of checkpoints to leave out. The function does not read these checkpoints.
+        known: checkpoints from an earlier call. The function does not read them again.
 
     Returns:
-        A dict. Each key is the name of the folder of a checkpoint. Each value is the time of the save, in seconds since
-        1970, and the id of the run.
+        The checkpoints, by name of their folder.
     """
-    found = {}
+    found: dict[str, RemoteCheckpoint] = {}
+    known = {} if known is None else known
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
         name = PurePosixPath(path).name
         checkpoint = checkpoint_name(name)
-        if checkpoint in without or step_of(Path(checkpoint)) is None or not is_complete(system, folder / name):
+        step = step_of(Path(checkpoint))
+        if checkpoint in without or step is None:
             continue
-        facts = json.loads(system.cat_file(str(folder / name / MANIFEST)))
-        found[name] = float(facts.get("time", 0.0)), str(facts.get("run_id", ""))
+        if name in known:
+            found[name] = known[name]
+        elif is_complete(system, folder / name):
+            facts = json.loads(system.cat_file(str(folder / name / MANIFEST)))
+            found[name] = RemoteCheckpoint(
+                name,
+                step,
+                float(facts.get("time", 0.0)),
+                str(facts.get("run_id", "")),
+                float(facts.get("seconds", 0.0)),
+                dict(facts.get("metrics", {})),
+            )
     return found
 
 
@@ -224,8 +300,8 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
     """
     remote = complete_checkpoints(system, folder)
     newest_here = max((saved.time for saved in list_checkpoints(output)), default=0.0)
-    for name in sorted(remote, key=lambda each: remote[each], reverse=True):
-        if remote[name][0] <= newest_here:
+    for name in sorted(remote, key=lambda each: (remote[each].time, remote[each].run_id), reverse=True):
+        if remote[name].time <= newest_here:
             return
         wrong = fetch(system, folder / name, output / checkpoint_name(name))
         if not wrong:

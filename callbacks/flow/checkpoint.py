@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from ...engine.checkpoint.protocols import SavingRanks
 from ...engine.checkpoint.write.background_writer import BackgroundWriter
 from ...engine.checkpoint.write.host_copies import HostCopies
 from ...engine.checkpoint.write.ranks_writer import RanksWriter
-from ...engine.checkpoint.write.retention import Keep
+from ...engine.checkpoint.write.retention import Keep, R
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.distributed.ranks import connection_lost
@@ -125,7 +125,7 @@ class Checkpoint(Cadence):
         self._announce_deleted(run)
         step = run.state.global_step
         path = run.args.output_path / files.folder_name(step)
-        run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
+        run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step), run_id=run.run_id))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
         # If one rank vetoes the save, no rank saves: the others would wait for its part. If one rank must wait for the
@@ -160,6 +160,8 @@ class Checkpoint(Cadence):
         states, copies = on_all(run, run.callback_states.collect), self._copies if later else None
         snapshot = on_all(run, lambda: run.storage.snapshot(run, run.checkpoint, states, copies))
         snapshot.link_unchanged = self.link_unchanged
+        record, facts = snapshot.checkpoint, snapshot.facts
+        record.time, record.seconds = facts.get("time", 0.0), facts.get("seconds", 0.0)
         self._pinned = best = run.state.best_model_checkpoint
         if later and all(frozen for (frozen,) in run.ranks.gather_numbers(int(snapshot.frozen))):
             ranks = self._writer.ranks(run.ranks, run.args.ddp_timeout)
@@ -275,14 +277,8 @@ class Checkpoint(Cadence):
         """
         if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
             return
-        metric = _best_metric(run)
         found = run.storage.checkpoints(run)
-        superfluous = self.keep.superfluous(
-            found,
-            pinned={checkpoint.step for checkpoint in found if best and checkpoint.path.name == Path(best).name},
-            metric=metric.name,
-            greater_is_better=metric.greater_is_better,
-        )
+        superfluous = self.superfluous(run, found, best)
         if superfluous and self._evaluated:
             self._tell_unmeasured(run, found)
         for checkpoint in superfluous:
@@ -294,6 +290,22 @@ class Checkpoint(Cadence):
                     "The retention policy does not keep %s, and it cannot be deleted: %s", checkpoint.path, error
                 )
 
+    def superfluous(self, run: Run, found: Sequence[R], best: str | None) -> list[R]:
+        """Return the checkpoints that the retention policy does not keep, oldest first.
+
+        Args:
+            run: the run.
+            found: the good checkpoints of the run, oldest first. They may be anywhere, such as in a remote store.
+            best: the path of the checkpoint with the best model, which always stays; None if there is none.
+        """
+        metric = _best_metric(run)
+        return self.keep.superfluous(
+            found,
+            pinned={checkpoint.step for checkpoint in found if best and files.step_of(Path(best)) == checkpoint.step},
+            metric=metric.name,
+            greater_is_better=metric.greater_is_better,
+        )
+
     def _announce_deleted(self, run: Run) -> None:
         """Announce `on_delete` for each checkpoint that was deleted since the last call.
 
@@ -302,7 +314,7 @@ class Checkpoint(Cadence):
         """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
-            record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))
+            record = files.CheckpointRecord.of(checkpoint, checkpoint.step)
             run.announce("on_delete", checkpoint=record, saved_step=step)
 
     def _tell_unmeasured(self, run: Run, found: list[Any]) -> None:

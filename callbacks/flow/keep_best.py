@@ -157,16 +157,20 @@ class KeepBest(Callback):
         best = str(state.best_model_checkpoint)
         run.services.at("_load_best_model", lambda: self._load(run, best))
         step = files.step_of(Path(best)) or state.best_global_step or 0
-        run.announce("on_best_loaded", checkpoint=files.CheckpointRecord(Path(best), step))
+        run.announce("on_best_loaded", checkpoint=files.CheckpointRecord.of(_saved_at(run, best), step))
 
     def _load(self, run: Run, checkpoint: str) -> None:
-        state, best = run.state, Path(checkpoint)
-        if not best.is_dir():
-            best = run.args.output_path / best.name  # the output folder was moved before the run resumed
-        saved = SavedCheckpoint.open(best)
+        state, saved = run.state, _saved_at(run, checkpoint)
+        best = saved.path
         saved.load_weights(run.model, run.seams.load_model)
         run.callback_states.restore_weights(*saved.callbacks_and_owners())
         if best.name == files.folder_name(state.best_global_step or 0):
             logger.info("Loaded the best model from %s, %s = %s.", best, self.metric, state.best_metric)
         else:
             logger.warning("The best model, of step %s, was not saved. Loaded %s.", state.best_global_step, best)
+
+
+def _saved_at(run: Run, path: str) -> SavedCheckpoint:
+    """Return the checkpoint with the best model. The output folder may have been moved before the run resumed."""
+    best = Path(path)
+    return SavedCheckpoint.open(best if best.is_dir() else run.args.output_path / best.name)

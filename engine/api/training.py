@@ -14,7 +14,7 @@ from ...events.keywords import checked_keywords
 from ..checkpoint.read.choosing import checkpoint_to_resume
 from ..checkpoint.read.resumption import FreshStart, Resumption
 from ..checkpoint.read.saved import SavedCheckpoint
-from ..data.build import length_of
+from ..data.build import epoch_rows, length_of
 from ..data.feed import Feed
 from ..data.packing.collator import collator_for
 from ..data.plan import RunPlan, plan_run
@@ -216,6 +216,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             accumulate=args.gradient_accumulation_steps,
             world_size=self.run.ranks.world_size,
             accumulation_in=args.accumulation_in if args.gradient_accumulation_schedule else None,
+            epoch_rows=epoch_rows(loader, self.run.train_batch_size, self.run.ranks.world_size),
         )
 
     def _use_model(self, model: nn.Module) -> None:

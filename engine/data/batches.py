@@ -60,8 +60,13 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 
 @cache
 def _only_cpu() -> bool:
-    """Return whether CUDA is not available. `to_device` then returns a batch for the CPU without a copy."""
-    return not torch.cuda.is_available()
+    """Return whether this process has no accelerator, such as a GPU.
+
+    No tensor with values is then outside of the CPU, so `to_device` does not look at the tensors of a batch. This takes
+    no time in a step.
+    """
+    # The second test may start CUDA, and a process that has started CUDA cannot fork workers.
+    return not (torch.cuda.is_available() or torch.accelerator.is_available())
 
 
 def detach(data: Any) -> Any:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ...events.errors import ArgumentError, DataError
 from ..arguments import TrainingArguments
@@ -16,6 +16,7 @@ from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Loader
 from .packing.collator import joins_samples
 from .plan import limited
+from .position import batch_size_of
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
 from .sources import DATASET_NEEDS
 from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
@@ -216,6 +217,31 @@ def length_of(data: Any) -> int | None:
         return len(data)
     except (TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
+    """Return the most samples of an epoch, over all ranks; None if the loader has no length.
+
+    The length of the dataset is not this number: a sampler may draw more or fewer samples, and the dataset of a user's
+    own loader may be the part of one rank.
+
+    Args:
+        loader: the loader of one rank.
+        batch_size: samples per batch of one rank, if the loader does not say it.
+        world_size: number of ranks.
+    """
+    batches = length_of(loader)
+    if batches is None:
+        return None
+    sampler = getattr(loader, "batch_sampler", None)
+    if isinstance(sampler, BatchedSampler):
+        return sampler.rows()
+    rows = batches * batch_size_of(loader, batch_size) * world_size
+    if isinstance(loader, Loader):
+        in_part = length_of(loader.dataset)
+        return rows if in_part is None else in_part * loader.parts[0]
+    drawn = length_of(sampler.sampler) if type(sampler) is BatchSampler else None
+    return rows if drawn is None else min(rows, drawn * world_size)
 
 
 def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:

@@ -29,6 +29,8 @@ class RunPlan:
     length, the samples of one rank in an epoch."""
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
+    epoch_rows: int = 0
+    """The most samples of an epoch, over all ranks. The position of a run in an epoch never exceeds this number."""
     offset: int = 0
     """How many steps later than planned an epoch ends; negative if it ends earlier. Not 0 only if the run resumed with
     another batch size, so that earlier steps had more or fewer samples."""
@@ -95,6 +97,7 @@ def plan_run(
     accumulate: int,
     world_size: int = 1,
     accumulation_in: Callable[[int], int] | None = None,
+    epoch_rows: int | None = None,
 ) -> RunPlan:
     """Compute the length of a run.
 
@@ -108,6 +111,8 @@ def plan_run(
         world_size: number of ranks.
         accumulation_in: receives an epoch, and returns its batches per step. Epochs count from 0. By default, each
             epoch has `accumulate`.
+        epoch_rows: the most samples of an epoch, over all ranks. Default: `examples`; if that is None too, the samples
+            of all batches.
 
     Raises:
         DataError: if `batches` is 0.
@@ -126,6 +131,7 @@ def plan_run(
             total_batch_size=total_batch_size,
             num_examples=rows,
             num_train_samples=rows,
+            epoch_rows=rows,
         )
     if batches == 0:
         remedy = ", and `dataloader_drop_last` drops incomplete batches. Use smaller batches"
@@ -135,12 +141,17 @@ def plan_run(
         )
     steps_per_epoch = max(math.ceil(batches / accumulate), 1)
     samples: float
+    # `num_examples` of transformers does not count the other ranks either if the dataset has no length.
     rows_per_epoch = examples if examples is not None else batches * batch_size
+    if epoch_rows is None:
+        epoch_rows = examples if examples is not None else batches * batch_size * world_size
     if accumulation_in is not None:
         ends = _scheduled_ends(batches, max_steps, num_train_epochs, accumulation_in)
         samples = rows_per_epoch * num_train_epochs if max_steps <= 0 else len(ends) * rows_per_epoch
         steps = max_steps if max_steps > 0 else ends[-1] if ends else 0
-        return RunPlan(steps, len(ends), steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)
+        return RunPlan(
+            steps, len(ends), steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples, epoch_rows
+        )
     if max_steps > 0:
         epochs = math.ceil(max_steps / steps_per_epoch)
         samples = max_steps * total_batch_size
@@ -148,7 +159,7 @@ def plan_run(
         max_steps = math.ceil(num_train_epochs * steps_per_epoch)
         epochs = math.ceil(num_train_epochs)
         samples = rows_per_epoch * num_train_epochs
-    return RunPlan(max_steps, epochs, steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)
+    return RunPlan(max_steps, epochs, steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples, epoch_rows)
 
 
 def _scheduled_ends(

@@ -77,6 +77,16 @@ class Sizes:
     """Batches of one rank in an optimizer step."""
 
 
+def batch_size_of(loader: Any, default: int) -> int:
+    """Return the samples per batch of a loader of one rank.
+
+    The loader of a user may have other batches than the arguments say. If it does not say its batch size, return
+    `default`.
+    """
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else default
+
+
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
     """Convert the position to a dict of numbers for a checkpoint. A session with other sizes can resume from this dict.
 
@@ -91,7 +101,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
     return {
         "epoch": position.epoch,
         "batches": batches,
-        "rows": rows if plan.endless else min(rows, plan.num_examples),
+        "rows": rows if plan.endless else min(rows, plan.epoch_rows),
         "first_row": position.first_row,
         "length": position.length,
         "ended": position.ended,
@@ -122,7 +132,7 @@ def restore_position(
     if plan.endless:
         left: int | None = max(0, plan.max_steps - step) * sizes.batches_per_step
     else:
-        rows = min(rows, plan.num_examples)
+        rows = min(rows, plan.epoch_rows)
         left = batches_after(rows)
     batches = math.ceil(rows / sizes.rows_per_batch)
     if left is None:

@@ -288,11 +288,15 @@ class BatchedSampler(Sampler[list[int]]):
 
     def batches_after(self, first_row: int) -> int:
         """Return how many batches of this rank are left when all ranks together have used `first_row` samples."""
-        rows, size = self._rows(), self.batch_size
+        rows, size = self.rows(), self.batch_size
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
-    def _rows(self) -> int:
-        """Return the number of samples of an epoch, over all ranks, with the limit."""
+    def rows(self) -> int:
+        """Return the number of samples of an epoch, over all ranks, with the limit.
+
+        Raises:
+            TypeError: if the sampler has no length.
+        """
         rows = len(self.sampler)  # type: ignore[arg-type]  # a sampler of the user may have no length: a TypeError
         return rows if self.limit is None else min(rows, self.limit * self.stride)
 

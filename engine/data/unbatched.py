@@ -28,7 +28,8 @@ def unbatched(dataset: Any) -> Dataset[Any]:
             fewer. A stream may have batches of any size.
 
     Raises:
-        DataError: if an element of the dataset is not such a batch. The error is raised when this element is read.
+        DataError: if an element of the dataset is not such a batch. The error is raised when this element is read. This
+            function reads the first and the last batch of a map-style dataset.
     """
     return _UnbatchedStream(dataset) if is_iterable(dataset) else _UnbatchedRows(dataset)
 
@@ -39,8 +40,12 @@ class _UnbatchedRows(Dataset[Any]):
     def __init__(self, batches: Any) -> None:
         self.batches = batches
         self._read: tuple[int, Any] = (-1, None)
+        last = len(batches) - 1
         self._size = _rows_of(batches[0], 0) if len(batches) else 0
-        self._length = (len(batches) - 1) * self._size + _rows_of(batches[len(batches) - 1], -1) if len(batches) else 0
+        rows = _rows_of(batches[last], last) if len(batches) else 0
+        if rows > self._size or (last > 0 and not self._size):
+            raise _other_size(last, rows, self._size)
+        self._length = max(0, last) * self._size + rows
 
     def __len__(self) -> int:
         return self._length
@@ -53,10 +58,7 @@ class _UnbatchedRows(Dataset[Any]):
             batch = self.batches[number]
             rows, expected = _rows_of(batch, number), min(self._size, self._length - number * self._size)
             if rows != expected:
-                raise DataError(
-                    f"Batch {number} of the dataset has {rows} rows, but the first has {self._size}. Only the last may "
-                    "have fewer. Batch the dataset with one size, or pass it without `batch`."
-                )
+                raise _other_size(number, rows, self._size)
             self._read = (number, batch)
         return _row(self._read[1], row)
 
@@ -76,6 +78,13 @@ class _UnbatchedStream(IterableDataset[Any]):
         """Pass the epoch to the stream, if the stream has `set_epoch`. Epochs count from 0."""
         if hasattr(self.batches, "set_epoch"):
             self.batches.set_epoch(epoch)
+
+
+def _other_size(number: int, rows: int, first: int) -> DataError:
+    return DataError(
+        f"Batch {number} of the dataset has {rows} rows, but the first has {first}. Only the last may have fewer. "
+        "Batch the dataset with one size, or pass it without `batch`."
+    )
 
 
 def _row(batch: Any, row: int) -> Any:

@@ -185,13 +185,16 @@ def training_settings(run: PreparedRun) -> Settings:
 
     These are the lengths of the run, the classes of optimizer and schedule, and the options of the parameter groups.
 
-    For an iterable dataset, the lengths are left out, because a stream can have a different length on each rank. For a
-    loader of the user, the number of samples is left out, because its dataset may be the shard of one rank.
+    For an iterable dataset, the numbers of samples and batches are left out, because a stream can have a different
+    length on each rank. For a loader of the user, the number of samples is left out, because its dataset may be the
+    shard of one rank. The number of steps must always be equal, because the schedule depends on it.
     """
     values: dict[str, Any] = {}
     loader = run.train_dataloader
     dataset = getattr(loader, "dataset", None)
-    if run.plan is not None and not is_iterable(dataset):
+    if run.plan is not None and is_iterable(dataset):
+        values["steps of the run (the stream has another length on each rank: set `max_steps`)"] = run.plan.max_steps
+    elif run.plan is not None:
         if isinstance(loader, Loader):  # the user's own loader may hold a shard of the samples
             values["samples of the train dataset"] = run.plan.num_examples
         values["batches per epoch"] = run.plan.batches_per_epoch

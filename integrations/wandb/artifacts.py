@@ -51,6 +51,9 @@ class ModelArtifacts:
     """`<artifact>:<alias>` of each uploaded checkpoint -> the folder of the checkpoint. The callback state has this
     dict."""
     _logged: dict[str, Any] = field(default_factory=dict)
+    _rotated: set[str] = field(default_factory=set)
+    """The names of the folders that the retention policy deleted. A folder that is only missing on this machine keeps
+    its artifact version."""
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
         """Add a checkpoint that is being written to `pending`, so that `upload_committed` uploads it after its commit.
@@ -59,8 +62,13 @@ class ModelArtifacts:
         """
         if only_best and run.state.best_global_step != checkpoint.step:
             return
+        self._rotated.discard(checkpoint.path.name)
         metadata = {"step": checkpoint.step, "epoch": run.state.epoch, "metrics": plain_metrics(checkpoint.metrics)}
         self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
+
+    def note_rotated(self, checkpoint: Any) -> None:
+        """Note that the retention policy deleted a checkpoint, so that `expire_rotated` deletes its version."""
+        self._rotated.add(checkpoint.path.name)
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
         """Upload the committed checkpoints in `pending`, and delete the artifact versions of rotated checkpoints."""
@@ -135,7 +143,7 @@ class ModelArtifacts:
 
     def expire_rotated(self, tracker: RowTracker) -> None:
         """Delete the artifact versions of checkpoints that the retention policy deleted."""
-        gone = [name for name, folder in list(self.versions.items()) if not Path(folder).is_dir()]
+        gone = [name for name, folder in list(self.versions.items()) if Path(folder).name in self._rotated]
         for name in gone:
             self.versions.pop(name)
             logged = self._logged.pop(name, None)

@@ -236,6 +236,9 @@ class Wandb(RowTracker):
         if self.log_model in ("checkpoint", "best") and self.writes(run):
             self._models.note(run, checkpoint, only_best=self.log_model == "best")
 
+    def on_delete(self, checkpoint: Any) -> None:
+        self._models.note_rotated(checkpoint)
+
     def on_train_end(self, run: Run, control: TrainerControl) -> None:
         if self.log_model is not None:
             self._models.upload_at_end(self, run, self.log_model)

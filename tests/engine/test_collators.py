@@ -267,11 +267,28 @@ def test_tokenizer_without_required_tokens_raises():
     with pytest.raises(ArgumentError, match=r"no mask token.*mlm=False"):
         DataCollatorForLanguageModeling(tokenizer(mask_token=None))
     lists = [[1, 2], [1, 2, 3]]
-    with pytest.raises(DataError, match=r"padded to 3 tokens.*no padding token"):
+    with pytest.raises(DataError, match="no padding token"):
         DataCollatorForLanguageModeling(tokenizer(pad_token=None), mlm=False)(lists)
 
 
 # Without transformers.
+
+
+@pytest.mark.parametrize("rows", [[[5, 6], [7]], [{"input_ids": [5, 6]}, {"input_ids": [7]}]], ids=["lists", "dicts"])
+def test_samples_that_need_padding_without_a_padding_token_raise_one_error_with_the_remedy(rows: list[Any]):
+    without = tokenizer(pad_token=None)
+    collators: list[Any] = [DataCollatorForLanguageModeling(without, mlm=False)]
+    if isinstance(rows[0], dict):
+        collators += [DataCollatorWithPadding(without), DataCollatorForTokenClassification(without)]
+        collators += [DataCollatorForSeq2Seq(without)]
+    for collator in collators:
+        with pytest.raises(DataError, match=r"no padding token. Set it, such as `tokenizer.pad_token = "):
+            collator(rows)
+
+
+def test_an_error_of_the_tokenizer_that_needs_no_padding_token_stays():
+    with pytest.raises(ValueError, match="Unable to create tensor"):
+        DataCollatorWithPadding(tokenizer(pad_token=None), padding=False)([{"input_ids": [5, 6]}, {"input_ids": [7]}])
 
 
 def test_default_collator_accepts_return_tensors():

@@ -21,7 +21,8 @@ from support.models import Regression
 from support.outcomes import same_weights, weights
 from support.trainers import regression_trainer
 from trainbus.engine.arguments import TrainingArguments
-from trainbus.engine.data.batches import join, rows_of
+from trainbus.engine.data import batches as batches_module
+from trainbus.engine.data.batches import join, rows_of, to_device
 from trainbus.engine.data.build import build_loader, is_iterable, length_of
 from trainbus.engine.data.collators.default import ColumnFilter, default_data_collator
 from trainbus.engine.data.collators.padding import DataCollatorWithPadding
@@ -489,3 +490,17 @@ def test_dataset_without_an_accepted_column_raises(tmp_path: Any):
 def test_object_that_is_not_a_dataset_raises():
     with pytest.raises(DataError, match="int is not a dataset: it needs __getitem__ and __len__, or __iter__"):
         loader_of(7)
+
+
+def test_a_batch_moves_to_the_cpu_if_the_process_has_an_accelerator(monkeypatch: pytest.MonkeyPatch):
+    cpu, batch, moved = torch.device("cpu"), {"x": torch.ones(2)}, []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, **_: moved.append(device) or tensor)
+    for available in (False, True):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda available=available: available)
+        batches_module._only_cpu.cache_clear()
+        try:
+            assert (to_device(batch, cpu) is batch) == (not available)
+        finally:
+            batches_module._only_cpu.cache_clear()
+    assert moved == [cpu]

@@ -23,10 +23,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from support.data import points
 from support.models import Regression
 from support.trainers import hushed, regression_trainer
+from trainbus.engine.checkpoint.format.files import BESIDE_ADAPTERS, EXTRA_STATE
 from trainbus.engine.checkpoint.read.pickled import load_pickled_weights, load_plain
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems
@@ -310,6 +312,28 @@ def test_a_link_out_of_the_folder_is_refused(whose: str, request: pytest.Fixture
     weights.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="outside of the checkpoint, and is not read"):
         SavedCheckpoint.open(folder).load_weights(Regression())
+
+
+@pytest.mark.parametrize("link", ["adapter", "folder of an adapter", "weights beside", "extra state"])
+def test_a_link_out_of_the_folder_is_refused_for_each_kind_of_weights(link: str, tmp_path: Path):
+    folder, elsewhere = tmp_path / "checkpoint-1", tmp_path / "elsewhere"
+    (folder / "other").mkdir(parents=True)
+    state = {"base_model.model.weight": torch.ones(2)}
+    for name in ("adapter_model.safetensors", "other/adapter_model.safetensors", "other_weights.safetensors"):
+        save_file(state, folder / name)
+    names = {
+        "adapter": "other/adapter_model.safetensors",
+        "folder of an adapter": "other",
+        "weights beside": BESIDE_ADAPTERS,
+        "extra state": EXTRA_STATE,
+    }
+    path = folder / names[link]
+    if not path.exists():
+        save_file(state, path)
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match=rf"is a link to {elsewhere}.*, outside of the checkpoint"):
+        SavedCheckpoint.open(folder).weights()
 
 
 def test_a_folder_that_is_a_link_out_and_a_link_to_itself_are_refused(checkpoint: Path):

@@ -81,3 +81,58 @@ def test_a_dict_in_a_tuple_and_tensors_in_a_list_keep_their_structure():
 def test_tuples_that_do_not_stack_are_named(rows, message):
     with pytest.raises(DataError, match=message):
         default_data_collator(rows)
+
+
+class Sample:
+    """A sample with attributes."""
+
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+ONES = torch.ones(2)
+ODD = {
+    "a column that one lacks": ([{"a": 1}, {"b": 1}], "Sample 1 of a batch has no column 'a'"),
+    "a label that one lacks": ([{"label": 1}, {"x": 1}], "Sample 1 of a batch has no column 'label'"),
+    "label ids that one lacks": ([{"label_ids": [1]}, {}], "Sample 1 of a batch has no column 'label_ids'"),
+    "an attribute that one lacks": ([Sample(a=1), Sample(b=1)], "Sample 1 of a batch has no column 'a'"),
+    "a key of a dict in a tuple": ([({"a": 1},), ({"b": 1},)], "at position 0 of the samples has no column 'a'"),
+    "a tuple among dicts": ([{"a": 1}, (1, 2)], "Sample 1 of a batch is of type tuple, but the first is a dict"),
+    "a number among tuples": ([(1, 2), 3], "Sample 1 of a batch is of type int, but the first is of type tuple"),
+    "a number among objects": ([Sample(a=1), 3], "Sample 1 of a batch is of type int, but the first is of type Sample"),
+    "label ids of other lengths": ([{"label_ids": [1]}, {"label_ids": [1, 2]}], r"'label_ids' .* lengths \[1, 2\]"),
+    "label ids of other shapes": (
+        [{"label_ids": ONES}, {"label_ids": ONES[:1]}],
+        r"'label_ids' cannot be stacked .* lengths \[1, 2\]: pass",
+    ),
+    "label ids that one has not": ([{"label_ids": [1]}, {"label_ids": None}], "'label_ids' has no value in sample 1"),
+    "tensors of other lengths": ([(ONES, 1), (ONES[:1], 1)], r"position 0 of the samples .* lengths \[1, 2\]: pass"),
+    "tensors of other shapes": (
+        [(ONES[None], 1), (ONES[None, :1], 1)],
+        r"position 0 of the samples .* shapes \[\(1, 1\), \(1, 2\)\]: give all one shape",
+    ),
+    "tensors in a dict of other shapes": (
+        [{"x": ONES[None]}, {"x": ONES[None, :1]}],
+        r"column 'x' .* shapes \[\(1, 1\), \(1, 2\)\]: give all one shape",
+    ),
+    "samples of other shapes": ([ONES, ONES[:1]], r"samples cannot be stacked .* lengths \[1, 2\]: pass"),
+    "a value that one has not": ([(ONES, 1), (None, 1)], "position 0 of the samples has no value in sample 1"),
+    "values of no known type": ([(object(),), (object(),)], "position 0 of the samples cannot be stacked"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_samples_that_differ_from_the_first_are_named_with_a_remedy(name):
+    rows, message = ODD[name]
+    with pytest.raises(DataError, match=message) as caught:
+        default_data_collator(rows)
+    assert any(remedy in str(caught.value) for remedy in ("`data_collator`", "`dataset.map`"))
+
+
+def test_an_error_of_the_samples_themselves_stays():
+    class Failing(dict):
+        def __getitem__(self, key):
+            raise KeyError("of the program")
+
+    with pytest.raises(KeyError, match="of the program"):
+        default_data_collator([{"a": 1}, Failing(a=1)])

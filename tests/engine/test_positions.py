@@ -11,11 +11,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from position_worlds import MAX_STEPS, Session, run_of, wrong
+from torch.utils.data import DataLoader, DistributedSampler, WeightedRandomSampler
 
+import trainbus
 from support.data import SizedStream, Stream, points
 from support.models import Regression
 from support.trainers import regression_trainer
 from trainbus import default_data_collator
+from trainbus.engine.data.build import epoch_rows
 from trainbus.engine.data.plan import plan_run
 from trainbus.engine.data.position import Position, Sizes, restore_position, save_position
 
@@ -139,6 +142,54 @@ def test_positions_count_samples_without_the_repeated_ones():
     assert save_position(Position(0, 9), endless, Sizes(4, 1), leaves_epoch=False)["rows"] == 36
 
 
+def test_positions_count_the_samples_of_all_ranks_if_the_dataset_has_no_length():
+    plan = plan_of(batches=10, examples=None, num_train_epochs=1, world_size=2)
+    assert (plan.num_examples, plan.num_train_samples) == (40, 40)  # as transformers reports them
+    saved = save_position(Position(0, 8), plan, Sizes(8, 1), leaves_epoch=False)
+    assert saved["rows"] == 64
+    smaller = plan_of(batches=20, examples=None, num_train_epochs=1, batch_size=2, world_size=2)
+    found, _ = restore_position(saved, smaller, Sizes(4, 1), 8, lambda rows: None)
+    assert found == Position(0, 16, 64, 20)
+
+
+class OfOneRank(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Twenty samples that only this rank reads."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return points(20)[index]
+
+
+class Unsized(OfOneRank):
+    """The same samples, without a length."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
+DRAWS = WeightedRandomSampler([1.0] * 20, 50)
+
+LOADERS = {
+    "of the whole dataset": (lambda: DataLoader(points(20), 4, sampler=DistributedSampler(points(20), 2, 0)), 20),
+    "of the part of a rank": (lambda: DataLoader(OfOneRank(), 4), 40),
+    "of a part with an incomplete batch": (lambda: DataLoader(OfOneRank(), 3), 40),
+    "of a dataset without a length": (lambda: DataLoader(Unsized(), 4, sampler=range(20)), 40),
+    "of more draws than samples": (lambda: DataLoader(points(20), 4, sampler=DRAWS), 100),
+    "of batches that come twice": (lambda: DataLoader(points(20), batch_sampler=[[0, 1, 2, 3]] * 9), 72),
+    "of a stream with a length": (lambda: DataLoader(SizedStream(points(20)), 4), 40),
+    "of batches without a dataset": (lambda: [points(4)] * 9, 72),
+    "without a length": (lambda: DataLoader(Stream(points(20)), 4), None),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_most_samples_of_an_epoch_are_those_of_all_batches(name: str):
+    build, most = LOADERS[name]
+    loader: Any = build()
+    assert epoch_rows(loader, 4, world_size=2) == most
+
+
 @pytest.mark.parametrize(("size", "position"), [(4, Position(1, 7)), (6, Position(1, 5, 28, 18))])
 def test_an_earlier_checkpoint_stores_only_batches(size: int, position: Position):
     earlier = {"epoch": 1, "batches": 7, "rows_per_batch": 4}
@@ -172,6 +223,42 @@ def test_max_steps_stays_and_epochs_follow():
 # One process, with everything.
 
 
+class Redrawn(trainbus.Trainer):
+    """Draws 100 samples in an epoch of 20."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return WeightedRandomSampler([1.0] * 20, 100)
+
+
+class OwnLoader(trainbus.Trainer):
+    """Repeats a batch sampler."""
+
+    def get_train_dataloader(self) -> Any:
+        batches = [range(first, first + 4) for first in range(0, 20, 4)]
+        return DataLoader(points(20), batch_sampler=batches * 5, collate_fn=default_data_collator)
+
+
+@pytest.mark.parametrize("kind", [Redrawn, OwnLoader])
+def test_an_epoch_with_more_draws_than_samples_resumes_with_other_sizes(kind: type[Any], tmp_path: Path):
+    def build(accumulate: int) -> Any:
+        args = trainbus.TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=accumulate,
+            num_train_epochs=1,
+            save_steps=1000,
+        )
+        return kind(Regression(), args, train_dataset=points(20))
+
+    first = build(1)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=10)
+    first.on("on_step_end", lambda control: control.request("save", "for the test"), once=10)
+    first.train()
+    resumed = build(2)
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.state.global_step, resumed.state.max_steps, resumed.state.samples_seen) == (18, 18, 100)
+
+
 class Numbered(Regression):
     """Is given the numbers of the rows too."""
 
@@ -203,6 +290,28 @@ def trained(folder: Path, kind: str, chosen: Session, stop: int | None, go_on: b
         run.on("on_step_end", lambda control: control.request("save", "for the test"), once=stop)
     run.train(resume_from_checkpoint=go_on)
     return run, seen
+
+
+class OfFour(trainbus.Trainer):
+    """Has batches of four samples, whatever the arguments say."""
+
+    def get_train_dataloader(self) -> Any:
+        return DataLoader(points(40), 4, collate_fn=default_data_collator)
+
+
+def test_an_own_loader_with_its_own_batch_size_resumes_with_another_one_in_the_arguments(tmp_path: Path):
+    def build(size: int) -> Any:
+        args = trainbus.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=size, num_train_epochs=1, save_steps=4
+        )
+        return OfFour(Regression(), args)
+
+    first = build(8)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=4)
+    first.train()
+    resumed = build(2)
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.state.global_step, resumed.state.max_steps, resumed.state.samples_seen) == (10, 10, 40)
 
 
 CHAINS = {

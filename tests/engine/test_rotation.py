@@ -39,6 +39,41 @@ def measured(folder: Path, losses: list[float], **args: Any) -> Any:
     return run
 
 
+# What handlers know of a checkpoint.
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["on a thread", "in step"])
+def test_each_event_gives_the_facts_of_the_manifest(later: bool, tmp_path: Path):
+    manifests: dict[int, Any] = {}
+    seen: dict[str, list[Any]] = {}
+
+    def note(event: str, checkpoint: Any) -> None:
+        seen.setdefault(event, []).append(checkpoint)
+        if checkpoint.path.is_dir():
+            manifests.setdefault(checkpoint.step, SavedCheckpoint.open(checkpoint.path).manifest)
+
+    def heard(run: Any) -> Any:
+        for event in ("on_commit", "on_delete", "on_load", "on_best_loaded"):
+            run.on(event, lambda checkpoint, event=event: note(event, checkpoint), id=event)
+        return run
+
+    heard(measured(tmp_path / "run", [3.0, 1.0, 2.0], async_save=later)).train()
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    heard(measured(moved, [3.0, 1.0, 2.0, 4.0], async_save=later)).train(resume_from_checkpoint="auto")
+    assert {event: [each.step for each in found] for event, found in seen.items()} == {
+        "on_commit": [1, 2, 3, 4],
+        "on_delete": [1, 3],
+        "on_load": [3],
+        "on_best_loaded": [2, 2],
+    }
+    for record in (each for found in seen.values() for each in found):
+        facts = manifests[record.step]
+        assert (record.run_id, record.time, record.seconds) == (facts["run_id"], facts["time"], facts["seconds"])
+        assert record.metrics == facts["metrics"]
+        assert record.run_id
+    assert seen["on_best_loaded"][-1].path == moved / "checkpoint-2"
+
+
 # The best and the last, at each moment.
 
 

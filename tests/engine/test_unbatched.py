@@ -73,6 +73,10 @@ def test_tuples_and_columns_of_text_keep_their_values() -> None:
         ([{"x": 1.0}], "Sample 0 of the dataset is not a batch"),
         ([{"x": [1, 2], "y": [1]}], r"batch 0 of the dataset have different numbers of rows: \[1, 2\]"),
         ([{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}], "Batch 1 of the dataset has 1 rows, but the first has 2"),
+        ([{"x": [1, 2]}, {"x": [3, 4, 5]}], "Batch 1 of the dataset has 3 rows, but the first has 2"),
+        ([{"x": []}, {"x": [1, 2]}], "Batch 1 of the dataset has 2 rows, but the first has 0"),
+        ([{"x": []}, {"x": [1]}, {"x": []}], "Batch 2 of the dataset has 0 rows, but the first has 0"),
+        ([{"x": [1]}, {"x": [2], "y": [3, 4]}], r"batch 1 of the dataset have different numbers of rows: \[1, 2\]"),
     ],
 )
 def test_samples_that_are_not_batches_are_named(data: Any, message: str) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from support.checkpoints import GONE, chosen, commit, flip, names_in, rewrite, saving
 from support.data import points
@@ -222,6 +224,48 @@ def test_missing_files_are_found_without_a_list_of_files(tmp_path: Path):
     ]
     (folder / "trainer_state.json").unlink()
     assert problems(folder, full=False) == ["trainer_state.json is missing", "model.safetensors is missing"]
+
+
+FOREIGN = {
+    "adapter_model.bin": [],
+    "adapter_model.safetensors": [],
+    "other/adapter_model.bin": [],
+    "other/adapter_model.safetensors": [],
+    "pytorch_model.bin": [],
+    "parts/first.bin": ["pytorch_model.bin.index.json"],
+    "parts/first.safetensors": ["model.safetensors.index.json"],
+    "optimizer.pt": ["pytorch_model.bin"],
+}
+"""A tensor file in a checkpoint without a list of files -> the other files with which the checkpoint is complete."""
+
+
+@pytest.mark.parametrize("damage", ["truncated", "other bytes"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_damaged_tensor_file_is_named_with_its_subfolder_without_a_list_of_files(
+    tmp_path: Path, name: str, damage: str
+):
+    (tmp_path / "trainer_state.json").write_text("{}")
+    for written in (name, *FOREIGN[name]):
+        path = tmp_path / written
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix == ".json":
+            path.write_text(json.dumps({"weight_map": {"weight": name}}))
+        else:
+            state = {"weight": torch.ones(64)}
+            save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
+    assert problems(tmp_path, full=True) == []
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[:-9] if damage == "truncated" else bytes(len(content)))
+    [problem] = problems(tmp_path, full=True)
+    assert problem.startswith(f"{name} is damaged: ")
+
+
+def test_an_empty_optimizer_file_is_damaged_without_a_list_of_files(tmp_path: Path):
+    (tmp_path / "trainer_state.json").write_text("{}")
+    torch.save({"weight": torch.ones(64)}, tmp_path / "pytorch_model.bin")
+    torch.save({"weight": torch.ones(64)}, tmp_path / "scheduler.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "optimizer.pt").write_bytes(b"")
+    assert problems(tmp_path, full=True) == ["optimizer.pt is damaged: it is empty"]
 
 
 def test_the_index_of_weights_in_several_files_is_checked(tmp_path: Path):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from ddp_program import no_thread_of_gloo_is_left
 
+from support.data import SizedStream
 from support.outcomes import history, saved_steps
 from support.ranks import NOTHING, Somewhere, send, trainer_of, weight_values, write_json
 from trainbus import Callback, Checkpoint, Evaluate, NaNGuard, StatusFile, StopAtTime, at, at_end, every, never
@@ -252,6 +253,21 @@ def with_fewer_rows(which: str) -> dict[str, Any]:
     return outcome("fewer", trainer)
 
 
+class OfRank(SizedStream):
+    """A stream with another length on each rank."""
+
+    def __len__(self) -> int:
+        return len(self.rows) - 8 * RANK
+
+
+def with_a_stream_of_another_length(which: str, **options: Any) -> dict[str, Any]:
+    trainer = trainer_of(FOLDER / f"stream-{which}", max_steps=-1, num_train_epochs=1)
+    setattr(trainer, which, OfRank([*getattr(trainer, which)]))
+    for name, value in options.items():
+        setattr(trainer.args, name, value)
+    return outcome("stream", trainer)
+
+
 def with_fewer_rows_of_its_own() -> dict[str, Any]:
     trainer = trainer_of(FOLDER / "fewer", often=NOTHING)
     rows = torch.utils.data.Subset(trainer.eval_dataset, range(24 - 8 * RANK))
@@ -357,6 +373,9 @@ def main() -> None:
         "optimizer": with_another_optimizer(),
         "fewer rows": with_fewer_rows("train_dataset"),
         "fewer eval rows": with_fewer_rows("eval_dataset"),
+        "another stream": with_a_stream_of_another_length("train_dataset"),
+        "another stream, and steps": with_a_stream_of_another_length("train_dataset", max_steps=4),
+        "another eval stream": with_a_stream_of_another_length("eval_dataset"),
         "fewer rows of its own": with_fewer_rows_of_its_own(),
         "best": measured_otherwise(load_best_model_at_end=True, save_total_limit=1),
         "plateau": measured_otherwise(

@@ -197,11 +197,18 @@ def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
         ("optimizer", "`lr` of the optimizer's group 0: 0.1 on rank 0, 1.1 on rank 1"),
         ("fewer rows", "samples of the train dataset: 96 on rank 0, 10 on rank 1; batches per epoch: 12 on"),
         ("fewer eval rows", "samples of the eval dataset: 24 on rank 0, 10 on rank 1"),
+        ("another stream", "set `max_steps`): 12 on rank 0, 11 on rank 1"),
         ("fewer rows of its own", "samples of the dataset: 24 on rank 0, 16 on rank 1; batches: 3 on rank 0, 2"),
     ],
 )
 def test_models_that_differ_between_ranks_are_refused_with_ranks_and_values(ends, run, said):
     assert said in of_both(ends, run, "error")
+
+
+@pytest.mark.parametrize("run", ["another stream, and steps", "another eval stream"])
+def test_streams_may_have_another_length_on_each_rank_if_all_have_the_same_steps(ends, run):
+    assert of_both(ends, run, "error") == ""
+    assert of_both(ends, run, "weights")
 
 
 def test_all_ranks_decide_from_the_metrics_of_rank_0(ends):

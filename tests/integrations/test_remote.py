@@ -63,6 +63,62 @@ def test_the_store_keeps_what_the_retention_policy_keeps(tmp_path: Path) -> None
     assert names(MEMORY) == {"checkpoint-3", "checkpoint-4"}
 
 
+def moved(tmp_path: Path, keep: Keep, stop: int = 6, steps: int = 8, url: str = MEMORY) -> None:
+    """Save every second step. After step `stop`, delete the output folder, as on a new machine, and resume."""
+    first = net_trainer(tmp_path, RemoteStore(url), Checkpoint(every(2), keep=keep), max_steps=steps)
+    first.on("on_step_end", stop_at(stop))
+    first.train()
+    shutil.rmtree(tmp_path)
+    resumed = net_trainer(tmp_path, RemoteStore(url), Checkpoint(every(2), keep=keep), max_steps=steps)
+    resumed.train(resume_from_checkpoint="auto")
+    assert resumed.state.global_step == steps
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"),
+    [
+        (Keep(), {2, 4, 6, 8, 10}),
+        (Keep(last=1), {10}),
+        (Keep(last=3), {6, 8, 10}),
+        (Keep(last=1, multiples=4), {4, 8, 10}),
+        (Keep(total=4), {4, 6, 8, 10}),
+    ],
+)
+def test_a_checkpoint_that_only_the_new_machine_lacks_stays_if_the_policy_keeps_it(
+    tmp_path: Path, keep: Keep, steps: set[int]
+) -> None:
+    moved(tmp_path / "run", keep, steps=10)
+    assert names(MEMORY) == {f"checkpoint-{step}" for step in steps}
+
+
+def test_a_checkpoint_that_a_user_deletes_from_the_disk_stays_in_the_store(tmp_path: Path) -> None:
+    trainer = net_trainer(tmp_path, RemoteStore(MEMORY), Checkpoint(every(1), keep=Keep(last=3)), max_steps=4)
+    trainer.on("on_save_begin", lambda: shutil.rmtree(tmp_path / "checkpoint-2"), once=3)
+    trainer.train()
+    assert names(MEMORY) == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+
+
+def test_a_step_that_is_saved_again_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(tmp_path, MEMORY)
+    sent: list[str] = []
+    cls = fsspec.implementations.memory.MemoryFileSystem
+    monkeypatch.setattr(
+        cls, "put_file", lambda store, local, *rest, real=cls.put_file: sent.append(local) or real(store, local, *rest)
+    )
+    local = tmp_path / "checkpoint-4"
+    upload(fsspec.filesystem("memory"), PurePosixPath("/run"), local)
+    assert sorted(map(Path, sent)) == sorted(path for path in local.rglob("*") if path.is_file())
+    assert names(MEMORY) == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(cls, "cp_file", refuse)
+    upload(fsspec.filesystem("memory"), PurePosixPath("/run"), local)
+    fetch_newest(fsspec.filesystem("memory"), PurePosixPath("/run"), tmp_path / "fetched")
+    assert [path.name for path in (tmp_path / "fetched").iterdir()] == ["checkpoint-4"]
+
+
 def test_a_push_reads_only_the_manifests_of_deleted_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +129,10 @@ def test_a_push_reads_only_the_manifests_of_deleted_checkpoints(
     assert read == [], "all four are on the local disk"
     broken(tmp_path / "two", "memory://other", Keep(last=2))
     assert read == [f"/other/checkpoint-{step}/manifest.json" for step in (1, 2)]
+    read.clear()
+    moved(tmp_path / "moved", Keep(multiples=2), stop=4, steps=12, url="memory://moved")
+    fetched = [f"/moved/checkpoint-{step}/manifest.json" for step in (2, 4)]
+    assert read == [*fetched, "/moved/checkpoint-2/manifest.json"], "one reading serves all later pushes"
 
 
 def test_checkpoints_of_another_run_stay_in_the_store(tmp_path: Path) -> None:
@@ -131,7 +191,7 @@ def test_a_step_that_is_copied_again_has_a_complete_copy_after_a_kill_at_any_cal
         return call
 
     # The memory store deletes a folder with `rm_file` for each file.
-    for name in ("put_file", "rm_file", "makedirs", "rmdir"):
+    for name in ("put_file", "cp_file", "rm_file", "makedirs", "rmdir"):
         monkeypatch.setattr(cls, name, counted(name))
     killed = 0
     while True:

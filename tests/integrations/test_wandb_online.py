@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -82,6 +83,22 @@ def test_versions_of_rotated_checkpoints_are_deleted_also_after_a_resume(tmp_pat
     assert any("step-8" in aliases for aliases in deleted)  # the first session wrote it, the second rotated it
     assert any(name.endswith("/model.safetensors") for name in stub.artifacts.uploaded)
     assert steps_of(stub.rows) == [2, 4, 6, 8, 10, 12, 14, 16]
+
+
+def test_versions_of_checkpoints_that_only_another_machine_has_stay(tmp_path):
+    with serve() as stub:
+        for steps in (8, 12):
+            tracker = online(tmp_path, stub.url, log_model="checkpoint", finish_timeout=20.0)
+            trainer = build(tmp_path, tracker, steps=steps)
+            trainer.train(resume_from_checkpoint="auto")
+            trainer.end()
+            stub.existing = True
+            for folder in (tmp_path / "out").glob("checkpoint-*"):
+                if folder.name != f"checkpoint-{steps}":
+                    shutil.rmtree(folder)
+    assert stub.artifacts.of_state("DELETED") == []
+    named = {alias for aliases in stub.artifacts.of_state("COMMITTED") for alias in aliases}
+    assert {"step-4", "step-8", "step-12"} <= named
 
 
 @pytest.mark.slow  # the client asks the service every 15 seconds

@@ -160,7 +160,7 @@ class VirtualFeed:
             return
         length = (position.length if position is not None else 0) or self._plan.batches_per_epoch
         self._left = max(0, length - batches_done)
-        self._rows = max(0, self._plan.num_examples - batches_done * size)
+        self._rows = max(0, self._plan.epoch_rows - batches_done * size)
 
     def take(self) -> VirtualWindow | None:
         """Return the numbers of batches and samples of the next step; None at the end of the epoch."""
@@ -339,7 +339,7 @@ class VirtualResumption(Resumption):
         run.restore_step(own.get("last_step", {}))
         run.continue_from(own)
         self.checkpoint.release()
-        run.set_checkpoint(CheckpointRecord(self.checkpoint.path, run.state.global_step))
+        run.set_checkpoint(CheckpointRecord.of(self.checkpoint, run.state.global_step))
         run.announce("on_load")
 
 

@@ -85,7 +85,7 @@ class CheckpointRecord:
     step: int
     """The number of completed optimizer steps."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The metrics of the evaluation at this step; empty without an evaluation, and for a loaded checkpoint."""
+    """The metrics of the evaluation at this step; empty if there was none, or if the manifest does not have them."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add values. Handlers of
     `on_load` read the values."""
@@ -95,6 +95,25 @@ class CheckpointRecord:
     """When the checkpoint was written, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
     """How long the run had trained, in seconds; 0 if unknown."""
+
+    @classmethod
+    def of(cls, saved: Any, step: int, extra: dict[str, Any] | None = None) -> CheckpointRecord:
+        """Return the record of a checkpoint that exists already.
+
+        Args:
+            saved: a `SavedCheckpoint`, or a record.
+            step: the number of completed optimizer steps.
+            extra: the value of `extra`, because not every event needs to read it from the files.
+        """
+        return cls(
+            saved.path,
+            step,
+            dict(saved.metrics),
+            {} if extra is None else extra,
+            run_id=saved.run_id,
+            time=saved.time,
+            seconds=saved.seconds,
+        )
 
 
 Checkpoint = CheckpointRecord

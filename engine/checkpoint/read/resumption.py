@@ -153,7 +153,7 @@ class Resumption(FreshStart):
         feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run, path), restore_late)
         extra = checkpoint.extra
         checkpoint.release()
-        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step, extra=extra))
+        run.set_checkpoint(CheckpointRecord.of(checkpoint, run.state.global_step, extra))
         run.announce("on_load")
 
     def _restore_stops(self, owners: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
         return [f"{MANIFEST} is missing, but {name} exists: without it, the files cannot be verified"]
     listed = folder.digests
     if listed is None:
-        return _missing(folder) or (_unreadable(path) if full else [])
+        return _missing(folder) or (_unreadable(folder) if full else [])
     found = {name: _wrong_size(path, name, digest, check) for name, digest in listed.items()}
     if full:
         whole = [name for name, problem in found.items() if not problem]
@@ -128,7 +128,10 @@ def link_target_outside(path: Path, name: str) -> str:
     """Return the target of `name` if it is a link to a target outside of the folder `path`; else an empty string."""
     file = path / name
     try:
-        return "" if file.resolve().is_relative_to(path.resolve()) else str(file.readlink())
+        target = file.resolve()
+        if target.is_relative_to(path.resolve()):
+            return ""
+        return str(file.readlink() if file.is_symlink() else target)  # a folder above the file may be the link
     except (OSError, RuntimeError):  # the link leads to itself
         return str(file)
 
@@ -201,15 +204,18 @@ def _missing(folder: CheckpointFolder) -> list[str]:
     return found
 
 
-def _unreadable(path: Path) -> list[str]:
+def _unreadable(folder: CheckpointFolder) -> list[str]:
     """Return one problem for each damaged tensor file in a checkpoint without a list of files."""
+    names = {file.name for file in folder.path.iterdir() if file.suffix in (".safetensors", ".pt", ".pth")}
+    names |= {file.name for file in folder.path.glob("pytorch_model*.bin")}
+    # An index may name files in subfolders. Adapters other than the default one are in subfolders.
+    names |= {*weight_files(folder), *adapter_names(folder)}
     found = []
-    for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
-        if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
-            try:
-                _read_through(file)
-            except Exception as error:  # parsers raise many types, and each means that the file cannot be read
-                found.append(f"{file.name} is damaged: {error}")
+    for name in sorted(names):
+        try:
+            _read_through(folder.path / name)
+        except Exception as error:  # parsers raise many types, and each means that the file cannot be read
+            found.append(f"{name} is damaged: {error}")
     return found
 
 
@@ -218,11 +224,13 @@ def _read_through(path: Path) -> None:
         with safe_open(path, framework="np"):
             return  # the header fits the size of the file; there are no checksums
     with open(path, "rb") as file:
-        zipped = file.read(2) == b"PK"  # torch's legacy format has no checksums
-    if zipped:
+        start = file.read(2)
+    if start == b"PK":
         with zipfile.ZipFile(path) as archive:
             if bad := archive.testzip():
                 raise ValueError(f"the checksum of {bad} in it does not match")
+    elif start[:1] != b"\x80":  # a pickle: the legacy format of torch, which has no checksums
+        raise ValueError("it does not begin as a file of torch" if start else "it is empty")
 
 
 def adapter_names(folder: CheckpointFolder) -> list[str]:

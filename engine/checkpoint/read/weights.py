@@ -14,7 +14,7 @@ from ....events.errors import CheckpointError
 from ...seams import LoadModel, load_model
 from ..format.adapters import DEFAULT
 from ..format.codec import load_values
-from ..format.files import ADAPTER, EXTRA_STATE, PICKLED_ADAPTER
+from ..format.files import ADAPTER, BESIDE_ADAPTERS, EXTRA_STATE, PICKLED_ADAPTER
 from ..format.folder import CheckpointFolder
 from ..format.sharded import fitted, is_lazy, is_split, open_tensors
 from .adapters import load_adapters, read_adapters, read_beside
@@ -124,13 +124,22 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{index} cannot be read: {error}") from error
     for path in paths:
-        if target := link_target_outside(folder.path, path.name):
-            raise CheckpointError(
-                f"{path} is a link to {target}, outside of the checkpoint, and is not read. Copy the file there."
-            )
-        if not folder.has(path.relative_to(folder.path).as_posix()):
-            raise CheckpointError(f"{folder.path} has no weights: it has no {path.name}. Use a complete checkpoint.")
+        name = path.relative_to(folder.path).as_posix()
+        _refuse_link(folder, name)
+        if not folder.has(name):
+            raise CheckpointError(f"{folder.path} has no weights: it has no {name}. Use a complete checkpoint.")
+    for name in filter(folder.has, (BESIDE_ADAPTERS, EXTRA_STATE)):
+        _refuse_link(folder, name)
     return paths
+
+
+def _refuse_link(folder: CheckpointFolder, name: str) -> None:
+    """Raise a `CheckpointError` if a file is a link to a target outside of the checkpoint."""
+    if target := link_target_outside(folder.path, name):
+        raise CheckpointError(
+            f"{folder.path / name} is a link to {target}, outside of the checkpoint, and is not read. Copy the file "
+            "there."
+        )
 
 
 def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:

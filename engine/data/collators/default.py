@@ -51,22 +51,31 @@ def _stacked_batch(features: list[Any]) -> Any:
         return features.proved("stack", features.stacked, _stacked_batch)
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
-        return _tuple_batch(features) if isinstance(first, (tuple, list)) else default_collate(features)
+        return _tuple_batch(features) if isinstance(first, (tuple, list)) else _collated("samples", features)
     if not isinstance(first, (dict, Mapping)):  # `dict` first: it is the most common type and quick to test
         if problem := sample_problem(first):
             raise DataError(problem)
-        features = [feature._asdict() if hasattr(feature, "_asdict") else vars(feature) for feature in features]
-        first = features[0]
+        try:
+            features = [feature._asdict() if hasattr(feature, "_asdict") else vars(feature) for feature in features]
+        except TypeError as error:
+            raise _other_type(features) from error
+    try:
+        return _dict_batch(features)
+    except (KeyError, TypeError) as error:
+        if problem := _lacking_column(features):
+            raise DataError(problem) from error
+        raise
+
+
+def _dict_batch(features: list[Any]) -> dict[str, Any]:
+    """Stack samples that are dicts."""
+    first = features[0]
     batch: dict[str, Any] = {}
     if first.get("label") is not None:
         labels = [_number(feature["label"]) for feature in features]
         batch["labels"] = _labels(labels)
     elif first.get("label_ids") is not None:
-        if isinstance(first["label_ids"], torch.Tensor):
-            batch["labels"] = torch.stack([torch.as_tensor(feature["label_ids"]) for feature in features])
-        else:
-            rows = [_bool(feature["label_ids"]) for feature in features]
-            batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
+        batch["labels"] = _label_ids([feature["label_ids"] for feature in features])
     for key, value in first.items():
         if value is None and (row := _first_value(key, features)):
             raise DataError(_missing(f"column {key!r}", 0, f"sample {row} of the batch has one"))
@@ -79,10 +88,12 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
     """Stack samples that are tuples, position by position.
 
     Raises:
-        DataError: if the samples differ in length, or if lists of numbers at one position cannot be stacked. For
-            other values, torch's `default_collate` raises its own errors.
+        DataError: if the samples differ in length, or if the values at one position cannot be stacked.
     """
-    lengths = sorted({len(feature) for feature in features})
+    try:
+        lengths = sorted({len(feature) for feature in features})
+    except TypeError as error:
+        raise _other_type(features) from error
     if len(lengths) > 1:
         raise DataError(
             f"The samples are tuples or lists of lengths {lengths[:5]}. Give each sample the same number of values, or "
@@ -99,8 +110,50 @@ def _position(name: str, values: Any) -> Any:
     """
     first = values[0]
     if isinstance(first, Mapping):
+        if problem := _lacking_column(values, f" at {name}"):
+            raise DataError(problem)
         return {key: _position(f"{key!r} in {name}", [value[key] for value in values]) for key in first}
-    return _stack(name, values) if _is_list_of_numbers(first) else default_collate(values)
+    return _stack(name, values) if _is_list_of_numbers(first) else _collated(name, values)
+
+
+def _collated(name: str, values: Any) -> Any:
+    """Stack values with `default_collate` of torch. `name` names the values in errors.
+
+    Raises:
+        DataError: if the values cannot be stacked.
+    """
+    try:
+        return default_collate(values)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise _unstackable(name, values, error) from error
+
+
+def _other_type(features: Sequence[Any]) -> DataError:
+    """Return the error for a batch in which a sample has another type than the first."""
+    first = type(features[0])
+    row = next((row for row, feature in enumerate(features) if type(feature) is not first), 0)
+    return DataError(
+        f"Sample {row} of a batch is of type {type(features[row]).__name__}, but the first is of type "
+        f"{first.__name__}. Give all samples the same type, or pass a `data_collator`."
+    )
+
+
+def _lacking_column(features: Sequence[Any], place: str = "") -> str:
+    """Return which sample is not a dict or lacks a column of the first sample, and how to fix it; else an empty text.
+
+    Args:
+        features: samples, or the values at one position of samples. The first is a dict.
+        place: where the values are in the samples, for the error.
+    """
+    remedy = "Give all samples the same columns, or pass a `data_collator`."
+    for row, feature in enumerate(features):
+        if not isinstance(feature, Mapping):
+            kind = type(feature).__name__
+            return f"Sample {row} of a batch{place} is of type {kind}, but the first is a dict. {remedy}"
+        for key in features[0]:
+            if key not in feature:
+                return f"Sample {row} of a batch{place} has no column {key!r}, but the first sample has one. {remedy}"
+    return ""
 
 
 def _is_list_of_numbers(value: Any) -> bool:
@@ -200,6 +253,21 @@ def _labels(labels: list[Any]) -> torch.Tensor:
         raise DataError(f"The column 'label' cannot be stacked into a batch ({error}); {remedy}.") from error
 
 
+def _label_ids(values: list[Any]) -> torch.Tensor:
+    """Stack the values of the column `label_ids` into one tensor.
+
+    Raises:
+        DataError: if the values cannot be stacked.
+    """
+    try:
+        if isinstance(values[0], torch.Tensor):
+            return torch.stack([*map(torch.as_tensor, values)])
+        rows = [*map(_bool, values)]
+        return torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _unstackable("column 'label_ids'", values, error) from error
+
+
 def _first_value(key: str, features: list[Any]) -> int | None:
     """Return the index of the first sample that has a value for the column `key`; None if no sample has a value."""
     return next((row for row, feature in enumerate(features) if feature.get(key) is not None), None)
@@ -257,22 +325,35 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        if type(values[0]).__module__.partition(".")[0] in _MEDIA:
-            raise DataError(
-                f"The {name} holds values of type {type(values[0]).__name__}, which do not stack. Turn them "
-                "into tensors with your processor: `dataset.with_transform(function)`, or in a `data_collator`. "
-                "`dataset.with_format('torch')` suffices for images of one size."
-            ) from error
-        missing = next((row for row, value in enumerate(values) if value is None), None)
-        if missing is not None:
-            raise DataError(_missing(name, missing, "the others have one")) from error
-        sizes = sorted({len(value) for value in values if hasattr(value, "__len__")})
-        remedy = (
-            f"Its values have lengths {sizes[:5]}: pass a `processing_class` that pads, or a `data_collator`."
-            if len(sizes) > 1
-            else "Pass a `data_collator` that turns it into a tensor, or remove the column."
+        raise _unstackable(name, values, error) from error
+
+
+def _unstackable(name: str, values: Sequence[Any], error: Exception) -> DataError:
+    """Return the error for values that cannot be stacked, with a remedy.
+
+    Args:
+        name: names the values, such as `column 'x'`.
+        values: one value per sample.
+        error: the error of torch or NumPy.
+    """
+    if type(values[0]).__module__.partition(".")[0] in _MEDIA:
+        return DataError(
+            f"The {name} holds values of type {type(values[0]).__name__}, which do not stack. Turn them "
+            "into tensors with your processor: `dataset.with_transform(function)`, or in a `data_collator`. "
+            "`dataset.with_format('torch')` suffices for images of one size."
         )
-        raise DataError(f"The {name} cannot be stacked into a batch ({error}). {remedy}") from error
+    missing = next((row for row, value in enumerate(values) if value is None), None)
+    if missing is not None:
+        return DataError(_missing(name, missing, "the others have one"))
+    sizes = sorted({len(value) for value in values if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0})
+    shapes = sorted({tuple(value.shape) for value in values if hasattr(value, "shape")})
+    if len(sizes) > 1:
+        remedy = f"The values have lengths {sizes[:5]}: pass a `processing_class` that pads, or a `data_collator`."
+    elif len(shapes) > 1:
+        remedy = f"The values have shapes {shapes[:5]}: give all one shape, or pass a `data_collator` that pads."
+    else:
+        remedy = "Pass a `data_collator` that turns it into a tensor, or remove the column."
+    return DataError(f"The {name} cannot be stacked into a batch ({error}). {remedy}")
 
 
 @dataclass

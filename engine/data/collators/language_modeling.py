@@ -16,7 +16,7 @@ from ...arguments._base import refusal
 from ..batches import IGNORED_LABEL
 from ..columns.rows import BatchRows
 from .default import as_type, check_type
-from .padding import pad_rows, round_up
+from .padding import no_padding_token, pad_rows, round_up
 
 
 @dataclass
@@ -74,8 +74,8 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
             A dict with `input_ids` and `labels` of shape (rows, tokens), and the other columns of the samples.
 
         Raises:
-            DataError: if lists of token ids need padding and the tokenizer has no padding token, or if
-                `whole_word_mask` is True and the samples have no `offset_mapping`. For dicts that cannot be padded, the
+            DataError: if the samples need padding and the tokenizer has no padding token, or if `whole_word_mask` is
+                True and the samples have no `offset_mapping`. For dicts that cannot be padded for another reason, the
                 tokenizer raises its own error.
             ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
         """
@@ -126,10 +126,7 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
         if all(len(row) == width for row in tensors):
             return torch.stack(tensors)
         if self.tokenizer.pad_token_id is None:
-            raise DataError(
-                f"The samples must be padded to {width} tokens, but the tokenizer ({type(self.tokenizer).__name__}) "
-                "has no padding token. Set its `pad_token`, or cut the samples to one length."
-            )
+            raise no_padding_token(self.tokenizer)
         joined = tensors[0].new_full((len(tensors), width), self.tokenizer.pad_token_id)
         for target, row in zip(joined, tensors):
             target[slice(len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)] = row

@@ -181,14 +181,31 @@ def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
         tokenizer: the tokenizer.
         rows: the samples.
         **options: options of `pad`. Options with the value None are left out.
+
+    Raises:
+        DataError: if the tokenizer has no padding token. All other errors are those of the tokenizer.
     """
     options = {name: value for name, value in options.items() if value is not None}
 
     def by_tokenizer(rows: list[Any]) -> Any:
-        with _without_advice(tokenizer):
-            return tokenizer.pad(rows, **options)
+        try:
+            with _without_advice(tokenizer):
+                return tokenizer.pad(rows, **options)
+        except ValueError as error:
+            pads = options.get("padding", True) not in (False, "do_not_pad")
+            if pads and getattr(tokenizer, "pad_token_id", 0) is None:
+                raise no_padding_token(tokenizer) from error
+            raise
 
     return pad(rows, tokenizer, options, by_tokenizer) if isinstance(rows, TableRows) else by_tokenizer(rows)
+
+
+def no_padding_token(tokenizer: Any) -> DataError:
+    """Return the error for a collator that pads with a tokenizer without a padding token."""
+    return DataError(
+        f"The collator pads the samples, but the tokenizer ({type(tokenizer).__name__}) has no padding token. Set it, "
+        "such as `tokenizer.pad_token = tokenizer.eos_token`."
+    )
 
 
 def split_labels(features: Any) -> tuple[str, Any, Any]:
