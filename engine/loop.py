@@ -1,7 +1,6 @@
-"""The training loop: a state machine that announces the events of a run.
+"""The training loop: a state machine that takes the batches of each step, makes the step and announces the events.
 
-The loop takes the batches of each step, makes the step and announces the events. After each step and epoch, the loop
-announces an event for each raised flag, in a fixed order: log, evaluate, save. Callbacks do all other work.
+After each step and epoch, it announces an event for each raised flag, in the order log, evaluate, save.
 """
 
 from __future__ import annotations

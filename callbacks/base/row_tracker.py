@@ -102,8 +102,7 @@ class RowTracker(Callback):
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. Default: log a warning and continue the training."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The longest time in seconds that the start and the end of a run wait for the tracker. Default: 60 seconds for
-    most trackers."""
+    """The most seconds that the start and the end of a run wait for the tracker. Default: 60 for most trackers."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None until the callback opens a run."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
@@ -166,8 +165,7 @@ class RowTracker(Callback):
         return 60.0
 
     def within(self, timeout: float) -> float:
-        """Return the shorter of `timeout` and the field `deadline`, in seconds. Without a deadline, return
-        `timeout`."""
+        """Return `timeout`, or the field `deadline` if it is set and is shorter. Both are in seconds."""
         return timeout if self.deadline is None else min(timeout, self.deadline)
 
     # Opening.

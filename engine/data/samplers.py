@@ -284,7 +284,7 @@ class BatchedSampler(Sampler[list[int]]):
         if self.world_size == 1 or not self.even or self.samples is None:
             return 0
         start = done - self.stride + self.rank * self.batch_size
-        return self.batch_size - max(0, min(self.batch_size, self._rows() - start))
+        return self.batch_size - max(0, min(self.batch_size, self.rows() - start))
 
     def batches_after(self, first_row: int) -> int:
         """Return how many batches of this rank are left when all ranks together have used `first_row` samples."""

@@ -105,19 +105,16 @@ class Wandb(RowTracker):
     """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
     (the final model). Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
-    """The histograms to record in steps with a log: `gradients` (before clipping), `parameters` or `all`. Default:
-    `WANDB_WATCH`, else none."""
+    """The histograms of steps with a log: `gradients` (unclipped), `parameters` or `all`. Default: `WANDB_WATCH`."""
     alerts: bool = field(default=False, kw_only=True)
-    """Whether to send an alert if the run fails or a logged loss is not finite. The callback sends at most one alert
-    per problem in ten minutes."""
+    """Whether to send an alert about a failed run or a loss that is not finite: one per problem in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
     """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """The largest size of a checkpoint to upload, in bytes. The artifact of a larger checkpoint contains a reference to
-    the folder instead of the files. Default: no limit."""
+    """The largest size of a checkpoint to upload, in bytes. Default: no limit. The artifact of a larger one refers to
+    the folder."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The settings of the prediction table, the confusion matrix and the curves. None: evaluations record none of
-    these."""
+    """The settings of the prediction table, the confusion matrix and the curves. None: no evaluation records them."""
     shared: bool = field(default=False, kw_only=True)
     """Whether all machines record their system metrics in the run. True uses the shared mode of wandb."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
