@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -14,7 +15,9 @@ from ..events.errors import ArgumentError
 from ..events.timeline import APPLY, CLIP, ENGINE, now
 from .distributed.consensus import Agree, agree_single_process
 from .loss.loss_module import average_gradients
+from .optim.parameter_watch import on_registration
 from .optim.schedules import needs_metric
+from .seams import clip_gradients
 
 if TYPE_CHECKING:
     from .data.feed import Window
@@ -70,9 +73,8 @@ class Stepper:
         self.filter_nonfinite = filter_nonfinite
         self.agree = agree
         self.learning_rate = run.current_learning_rate if learning_rate is None else learning_rate
-        self.parameters = [*run.unwrapped_model.parameters(), *extra_parameters]
-        unclipped = {id(parameter) for parameter in unclipped_parameters}
-        self.clipped = [parameter for parameter in self.parameters if id(parameter) not in unclipped]
+        self._extra, self._unclipped = extra_parameters, {id(parameter) for parameter in unclipped_parameters}
+        self._collect()
         # A wrapper such as DDP averages only the gradients of the model, so the stepper averages those of other
         # parameters.
         self._to_average = [] if run.ranks.single_process else list(extra_parameters)
@@ -84,6 +86,20 @@ class Stepper:
         """Whether the current batch is the last of its step."""
         self._scaled = self._unscaled = False
         """Whether the gradients of the current step were scaled, and whether the loss scale was removed from them."""
+
+    def _collect(self) -> None:
+        """Collect the parameters. Collecting them in each step would take longer than the update of a small model."""
+        self.parameters = [*self.run.unwrapped_model.parameters(), *self._extra]
+        self.clipped = [parameter for parameter in self.parameters if id(parameter) not in self._unclipped]
+        self._outdated = False
+
+    def following_parameters(self) -> AbstractContextManager[None]:
+        """Return a context in which the stepper also clips and clears parameters that handlers add to the model."""
+        return on_registration(self._note_registration)
+
+    def _note_registration(self) -> None:
+        # Callbacks that shard the model register parts of it in each step, and clip the parameters that they made.
+        self._outdated = self.run.seams.clip is clip_gradients
 
     def step(self, window: Window) -> None:
         """Make one optimizer step: run forward and backward of each batch in `window`, then update the weights."""
@@ -157,6 +173,8 @@ class Stepper:
         if seams.scaler is not None:
             self.unscale(optimizer)
         announce("on_gradients")
+        if self._outdated:
+            self._collect()
         marks += (CLIP, now())
         run.step.grad_norm = seams.clip(optimizer, self.clipped, self.max_grad_norm)
         marks += (APPLY, now())

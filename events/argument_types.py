@@ -20,6 +20,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
+    if isinstance(value, float):
+        return value.is_integer()  # such as 1e6
     return not _is_bool(value) and _converts(operator.index, value)
 
 

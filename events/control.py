@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import ArgumentError, SubscriptionError
 from .flags import FLAGS, HF_FLAGS, Flag, flag_named
+from .flags import SERVED as SERVED
 from .keywords import checked_keywords
 from .ledger import Entry, Ledger
 

@@ -100,6 +100,9 @@ class CheckedKeywords:
     `__init__` has `**kwargs`.
     """
 
+    checks_types = True
+    """Whether the constructor checks simple types. False for a class that checks them itself, with better errors."""
+
     if not TYPE_CHECKING:  # type checkers and editors read `__init__`
         __signature__ = _SignatureOfInit()
 
@@ -113,5 +116,6 @@ class CheckedKeywords:
                     raise TypeError(f"{cls.__name__}() takes no arguments")
             elif (args or kwargs) and (known := keywords_of(cls.__init__, bound=True)) is not None:
                 refuse_unknown(cls.__name__, kwargs, known)
-                check_types(cls.__name__, {**dict(zip(known, args)), **kwargs}, simple_types(cls))
+                if cls.checks_types:
+                    check_types(cls.__name__, {**dict(zip(known, args)), **kwargs}, simple_types(cls))
             return make(cls)

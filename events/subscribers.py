@@ -115,6 +115,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         raise SubscriptionError(
             f"{type(callback).__name__} is not a callback: it has no method named on_<event>. "
             f"Add one, such as on_step_end, or subscribe a function with trainer.on(event, function)."
+            f"{' To use it as a collator, pass it as `data_collator`.' if callable(callback) else ''}"
         )
     if not handlers and isinstance(callback, Callback) and (idle := _methods_of(type(callback))):
         logger.warning(

@@ -103,7 +103,8 @@ def every(
         raise ArgumentError(f"every({interval!r}) is not a number with a unit{hint}")
     if overhead is not None:
         raise ArgumentError(f'every({interval!r}, overhead={overhead!r}): overhead works with every("auto") only.')
-    after = 0 if after is _DEFAULT else after
+    after = 0 if after is _DEFAULT else _plain(after)
+    interval, times = _plain(interval), _plain(times)
     if isinstance(interval, str):
         number = interval.strip().rstrip("abcdefghijklmnopqrstuvwxyz ").strip()
         unit = interval.strip()[len(number) :].strip() or "step"
@@ -147,6 +148,7 @@ def at(*steps: int) -> Trigger:
     Raises:
         ArgumentError: if there are no steps, or if a step is not a whole number of 1 or more.
     """
+    steps = tuple(map(_plain, steps))
     if not steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in steps):
         raise ArgumentError(f"at{steps!r} does not name steps. Pass one or more whole numbers, each 1 or more.")
     return AtSteps(tuple(sorted(set(steps))))
@@ -161,6 +163,7 @@ def log_spaced(points: int) -> Trigger:
     Raises:
         ArgumentError: if `points` is not a whole number of 1 or more.
     """
+    points = _plain(points)
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
         raise ArgumentError(
             f"log_spaced({points!r}): the number of points is not a whole number of 1 or more. Pass one, such as 10."
@@ -182,6 +185,17 @@ def at_end(*, early: bool = True) -> Trigger:
 def never() -> Trigger:
     """Return a trigger that is never due."""
     return Never()
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy or torch as a number of Python; any other value unchanged."""
+    if isinstance(value, (bool, int, float, str)) or "bool" in str(getattr(value, "dtype", "bool")):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value
+    return int(value) if number.is_integer() and hasattr(value, "__index__") else number
 
 
 def _priced(unit: str, after: float, times: int, overhead: float | None) -> EveryCost:

@@ -281,7 +281,7 @@ class PushToHub(Callback):
             raise ArgumentError(
                 f"`strategy` is {self.strategy!r}{nearest(self.strategy, known)} Known: {', '.join(known)}."
             )
-        self.strategy = str(self.strategy)
+        self.strategy = str(HubStrategy(self.strategy))  # transformers has an enum of the same values
         if self.repository is not None:
             check_name(self.repository, "Set another `hub_model_id`, or another name for `PushToHub`.")
         self.publisher = Repository(self)

@@ -4,7 +4,7 @@ metric.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from ...engine.run import Run
@@ -100,9 +100,18 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
     if names is not None and metric not in names:
         raise ArgumentError(
             f"{reader} reads the metric {metric!r}, but no evaluation will measure it{nearest(metric, names)} One "
-            f"batch was evaluated before the first step. It measured: {', '.join(names)}. To measure more, pass "
-            "`compute_metrics=` or the callback `Metrics`."
+            f"batch was evaluated before the first step. It measured: {', '.join(names)}. {_remedy(names)}"
         )
+
+
+def _remedy(measured: Collection[str]) -> str:
+    """Return what to do so that evaluations measure more metrics than `measured`."""
+    if any(name.endswith("loss") for name in measured):
+        return "To measure more, pass `compute_metrics=` or the callback `Metrics`."
+    return (
+        "It measured no loss, because the batch has no labels under the expected names. Name your labels, as in "
+        "TrainingArguments(label_names=['target'])."
+    )
 
 
 def may_be_added(metric: str, run: Run) -> bool:

@@ -65,7 +65,7 @@ class Evaluate(Cadence):
         super().__post_init__()
         if self.name and self.dataset is None:
             raise ArgumentError(f"Evaluate(name={self.name!r}) has a name but no dataset. Set `dataset` too.")
-        if self.rows is not None and (not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1):
+        if self.rows is not None and self.rows < 1:
             raise ArgumentError(f"Evaluate(rows={self.rows!r}) is not a number of rows. Set `rows` to 1 or more.")
 
     def __repr__(self) -> str:

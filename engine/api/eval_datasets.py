@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...events.errors import DataError
+from ...events.errors import DataError, closest
 from ..arguments import IntervalStrategy
-from ..data.build import is_iterable, length_of
-from ..data.sources import as_dataset, check_table_file, problem_of
+from ..data.build import is_iterable
+from ..data.sources import as_dataset, check_table_file, is_table_file, problem_of
 from .dataloaders import DataLoaderMethods
 from .overrides import is_overridden
 
@@ -51,7 +51,7 @@ class EvalDatasetMethods(DataLoaderMethods):
 
     def _name_or_dataset(self, wanted: Any) -> Any:
         """Return the name of an eval dataset of the trainer, or a dataset. Load the rows of a file."""
-        if isinstance(wanted, str) and not self._is_eval_dataset(wanted):
+        if isinstance(wanted, str) and not self._resolves(wanted) and not self._is_eval_dataset(wanted):
             return as_dataset(wanted, self._integration)
         return wanted
 
@@ -68,26 +68,32 @@ class EvalDatasetMethods(DataLoaderMethods):
             ArgumentError: if the trainer has no eval dataset with the given name.
             DataError: if there is no dataset, or if a dataset cannot be evaluated.
         """
-        if is_overridden(self, "evaluate") or is_overridden(self, "_evaluate"):
+        if any(is_overridden(self, name) for name in ("evaluate", "_evaluate", "get_eval_dataloader")):
             return  # an override may evaluate other data
-        makes_loader = is_overridden(self, "get_eval_dataloader")
-        if eval_dataset is None and self.eval_dataset is None and not makes_loader:
+        if eval_dataset is None and self.eval_dataset is None:
             raise self._no_eval_dataset()
         wanted: Mapping[str, Any] = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
         for name, each in wanted.items():
-            if isinstance(each, str) and self._is_eval_dataset(each):
+            if isinstance(each, str) and (self._may_be_added(each) or self._is_eval_dataset(each)):
                 continue
             if isinstance(each, (str, Path)):
                 check_table_file(each)
-            elif each is not None and not makes_loader:
+            elif each is not None:
                 self._check_given(name, each)
+
+    def _resolves(self, name: str) -> bool:
+        """Return whether an overridden `get_eval_dataloader` receives this name. It does not receive files."""
+        return is_overridden(self, "get_eval_dataloader") and not is_table_file(name)
+
+    def _may_be_added(self, name: str) -> bool:
+        """Return whether a handler may add a dataset with this name later: it is like no known name, and no file."""
+        known = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
+        return bool(known) and not is_table_file(name) and not closest(name, known)
 
     def _check_given(self, name: str, dataset: Any) -> None:
         label = f"eval_dataset[{name!r}]" if name else "eval_dataset"
         if problem := problem_of(label, dataset, self.data_collator):
             raise DataError(problem)
-        if length_of(dataset) == 0:
-            raise DataError(no_samples(name))
 
 
 def no_samples(name: str) -> str:

@@ -96,7 +96,7 @@ class TrainerInputs:
         for name in _FUNCTIONS:
             function: Any = getattr(self, name)
             kind = type(function).__name__
-            if isinstance(function, type) and issubclass(function, nn.Module) and name != "model_init":
+            if isinstance(function, type) and name != "model_init":
                 yield f"`{name}` is the class {function.__name__}. Pass an instance: `{name}={function.__name__}()`."
             elif name == "model_init" and isinstance(function, nn.Module):
                 yield f"`model_init` is a {kind}, not a function that returns one. Pass it as `model`."

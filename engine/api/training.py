@@ -156,7 +156,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             agree=agree,
         )
         announce_training(self)
-        loop.run()
+        with self._stepper.following_parameters():
+            loop.run()
         self._at("_finish_current_push", lambda: None)
         summary = run.summary()
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)

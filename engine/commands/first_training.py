@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
+from ...events.imported import imported
 from ..api.transformers_names import as_transformers
 from .run import execute
 
@@ -153,7 +154,7 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 def only_reports(callback: Any) -> bool:
     """Return whether a callback or callback class has the capability `REPORTS`, or is a tracker of transformers."""
     kind = _class_of(callback)
-    theirs = sys.modules.get("transformers.integrations.integration_utils")
+    theirs = imported("transformers.integrations.integration_utils")
     trackers = () if theirs is None else tuple(theirs.INTEGRATION_TO_CALLBACK.values())
     declares = issubclass(kind, Callback) and Capability.REPORTS in kind.capabilities
     return declares or issubclass(kind, trackers)

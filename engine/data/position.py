@@ -87,6 +87,14 @@ def batch_size_of(loader: Any, default: int) -> int:
     return size if isinstance(size, int) else default
 
 
+def follows_arguments(loader: Any) -> bool:
+    """Return whether the batch size of a loader is known: a `Loader` of this library, or a loader with `batch_size`.
+
+    A user's own DataLoader with a batch sampler has batches of unknown size, which do not follow the arguments.
+    """
+    return hasattr(loader, "batches_after") or isinstance(getattr(loader, "batch_size", None), int)
+
+
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
     """Convert the position to a dict of numbers for a checkpoint. A session with other sizes can resume from this dict.
 

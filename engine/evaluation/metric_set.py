@@ -261,7 +261,7 @@ def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[
     if not all(callable(getattr(given, name, None)) for name in ("add_batch", "compute")) or isinstance(given, type):
         raise ArgumentError(
             f"{given!r} is not a metric. Pass a name, a path, or an object with `add_batch` and `compute`, such as "
-            "`evaluate.load(...)` returns."
+            f"`evaluate.load(...)` returns.{_unpacked(given)}"
         )
     if reads is None:
         raise ArgumentError(
@@ -372,3 +372,9 @@ def _flat(values: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
             continue
         for inner, one in _flat({names.get(key, key): part for key, part in value.items()}, names):
             yield f"{name}_{inner}", one
+
+
+def _unpacked(given: Any) -> str:
+    """Return the advice to pass the names in a list one by one; an empty text for another value."""
+    names = given if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given) else []
+    return f" Pass each name by itself: Metrics({', '.join(map(repr, names))})." if names else ""

@@ -146,9 +146,20 @@ class Objective:
             problem = self.signature.mismatch(inputs)
             if problem is None:
                 raise
-            if isinstance(inputs, Mapping):
-                problem += " By default, columns that forward does not take, and texts, are left out of the batch."
+            problem += self._remedy(inputs)
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
+
+    def _remedy(self, inputs: Any) -> str:
+        """Return the usual reason why a batch does not fit the model, as further sentences of an error."""
+        if not isinstance(inputs, Mapping):
+            separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
+            criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
+            return f" {criterion}" if separable else ""
+        remedy = " By default, columns that forward does not take, and texts, are left out of the batch."
+        renamed = [name for name in ("label", "label_ids") if name in self.signature.parameters and name not in inputs]
+        if renamed and "labels" in inputs:
+            remedy += f" The collator names the column {renamed[0]!r} 'labels': use this name in forward."
+        return remedy
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
         """Return the number of label items of a step on this rank that are not ignored (-100).

@@ -51,8 +51,7 @@ logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.1
 """Seconds that a save waits for rows that are not written yet. The wait starts again with each written row."""
-ON_CHANGE = ("continue", "fork", "new")
-LOG_MODEL = ("end", "checkpoint", "best")
+ON_CHANGE, LOG_MODEL = ("continue", "fork", "new"), ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
 
 
@@ -72,6 +71,7 @@ class Wandb(RowTracker):
 
     service: ClassVar[str] = "wandb"
     local = True  # the Stop button of the web page reaches one rank only
+    checks_types = False  # `check_fields` names the units of the fields
 
     project: str | None = None
     """The project. Default: `project` of the arguments, else `WANDB_PROJECT`, else the project that wandb chooses."""

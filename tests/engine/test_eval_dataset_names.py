@@ -89,7 +89,6 @@ CANNOT_BEGIN = {
     "missing file": ({"dataset": "missing.csv", "name": "x"}, DataError, "There is no file 'missing.csv'"),
     "loader": ({"dataset": DataLoader(ROWS), "name": "x"}, DataError, "override `get_eval_dataloader`"),
     "class": ({"dataset": TensorDataset, "name": "x"}, DataError, "is the class TensorDataset"),
-    "empty": ({"dataset": [], "name": "x"}, DataError, "'x' has no samples"),
 }
 
 
@@ -133,3 +132,33 @@ def test_name_of_the_callback_names_the_metrics_of_a_named_dataset(tmp_path: Pat
 def test_loader_as_a_dataset_names_the_method_to_override(tmp_path: Path, method: str) -> None:
     with pytest.raises(DataError, match=f"override `{method}`"):
         getattr(trainer(tmp_path), method)(DataLoader(ROWS))
+
+
+def test_a_handler_may_add_or_fill_a_dataset_before_the_evaluation_is_due(tmp_path: Path) -> None:
+    filled: list[Any] = []
+    late = [
+        Evaluate(every(2), id="late", dataset="surprise"),
+        Evaluate(every(2), id="filled", dataset=filled, name="f"),
+    ]
+    made = trainer(tmp_path, dict(NAMED), *late)
+
+    def add() -> None:
+        made.eval_dataset["surprise"] = ROWS
+        filled.extend(ROWS)
+
+    made.on("on_step_begin", add, once=1)
+    made.train()
+    names = {name for entry in made.state.log_history for name in entry}
+    assert {"eval_surprise_loss", "eval_f_loss"} <= names
+
+
+def test_an_overridden_loader_receives_any_name(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Own(Trainer):
+        def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+            seen.append(eval_dataset)
+            return super().get_eval_dataloader(ROWS)
+
+    trainer(tmp_path, NAMED, Evaluate(every(2), id="x", dataset="foo", name="foo"), cls=Own).train()
+    assert seen == ["foo"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import trainbus
 from support.data import SizedStream, Stream, points
 from support.models import Regression
 from support.trainers import regression_trainer
-from trainbus import default_data_collator
+from trainbus import Trainer, TrainingArguments, default_data_collator
 from trainbus.engine.data.build import epoch_rows
 from trainbus.engine.data.plan import plan_run
 from trainbus.engine.data.position import Position, Sizes, restore_position, save_position
@@ -360,3 +361,44 @@ def test_an_epoch_that_was_cut_short_changes_no_plan(tmp_path: Path):
     assert ended.state.max_steps == 52
     again, seen = trained(tmp_path / "cut", "rows", Session(), None, True, num_train_epochs=3)
     assert (again.state.global_step, again.state.max_steps, len(seen[1])) == (78, 78, ROWS - 16)
+
+
+class Chunks:
+    """A batch sampler with batches of several sizes. It does not say a batch size."""
+
+    def __init__(self) -> None:
+        self.sizes = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = 0
+        for size in self.sizes:
+            yield [*range(start, start + size)]
+            start += size
+
+
+@pytest.mark.parametrize("size", [1, 4, 8, 16])
+def test_batches_of_an_own_loader_without_a_batch_size_do_not_follow_the_arguments(tmp_path: Path, size: int) -> None:
+    def session(per_device: int, steps: list[int], **options: Any) -> Trainer:
+        class Own(Trainer):
+            def get_train_dataloader(self) -> Any:
+                return DataLoader(points(85), batch_sampler=Chunks(), collate_fn=default_data_collator)
+
+        args = {"per_device_train_batch_size": per_device, "num_train_epochs": 2, "save_steps": 3, **options}
+        made = Own(
+            Regression(),
+            TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, **args),
+            train_dataset=points(85),
+        )
+        made.on("on_step_end", lambda batch: steps.append(len(batch["labels"])))
+        return made
+
+    first: list[int] = []
+    stopped = session(8, first)
+    stopped.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=3)
+    stopped.train()
+    rest: list[int] = []
+    session(size, rest).train(resume_from_checkpoint=True)
+    assert first + rest == 2 * Chunks().sizes

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -435,3 +438,19 @@ def test_a_wrong_number_of_times_is_refused(times):
 def test_only_steps_can_come_more_often(interval):
     with pytest.raises(ArgumentError, match="times works with steps only"):
         every(interval, times=3)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float32, torch.tensor])
+def test_numbers_of_numpy_and_torch_are_numbers(kind: Any) -> None:
+    assert every(kind(5)) == every(5)
+    assert every(kind(5), after=kind(10)) == every(5, after=10)
+    if kind is not np.float32:
+        assert at(kind(3), kind(7)) == at(3, 7)
+        assert log_spaced(kind(4)) == log_spaced(4)
+        assert every(10, times=kind(3)) == every(10, times=3)
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), torch.tensor(True), torch.ones(2), np.ones(3)])
+def test_other_arrays_are_no_numbers(value: Any) -> None:
+    with pytest.raises(ArgumentError):
+        every(value)

@@ -208,6 +208,7 @@ def choose(
         inspector: the object that verifies the checkpoints. Default: an inspector for a single process.
 
     Raises:
+        ArgumentError: if `wanted` has another type.
         CheckpointError: if the checkpoint in the given folder is not good, or if `output_dir` has checkpoints but no
             good one. If `wanted` is True, an `output_dir` without checkpoints is also an error. The message lists the
             problems of each checkpoint.
@@ -217,6 +218,11 @@ def choose(
         return None
     if wanted is True or wanted == AUTO:
         return _newest(Path(output_dir), inspector, needed=wanted is True)
+    if not isinstance(wanted, (str, os.PathLike)):
+        raise ArgumentError(
+            f"resume_from_checkpoint={wanted!r} is not a checkpoint. Pass the folder of a checkpoint, or True for the "
+            "newest good checkpoint of `output_dir`."
+        )
     checkpoint = inspector.open(Path(wanted))
     found = inspector.problems(checkpoint)
     if found:
@@ -227,7 +233,10 @@ def choose(
 
 def _remedy(wanted: Path, output_dir: Path, inspector: Inspector) -> str:
     """Return what to do instead of resuming from `wanted`, which is not a good checkpoint. All ranks must call it."""
+    inner = _find(wanted, inspector).good  # all ranks search, because they search together
     good = _find(wanted.parent, inspector).good
+    if inner is not None:
+        return f"It contains checkpoints. Resume from {inner.path}, which is good."
     if good is not None:
         return f"Resume from {good.path}, which is good."
     if closest(str(wanted), [AUTO]):

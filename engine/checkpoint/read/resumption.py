@@ -6,6 +6,7 @@ import copy
 import logging
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from ....events.errors import CheckpointError
 from ....events.state import TrainerState
 from ...data.plan import RunPlan
-from ...data.position import Position, restore_position
+from ...data.position import Position, Sizes, follows_arguments, restore_position
 from ..format.files import LACKING, CheckpointRecord
 from ..format.sharded import is_lazy
 from ..pending_stops import restore_stops
@@ -116,7 +117,7 @@ class Resumption(FreshStart):
         where = self.saved.get("position")
         if where:
             step, after = state.global_step, getattr(self.run.train_dataloader, "batches_after", lambda rows: None)
-            position, offset = restore_position(where, plan, self.run.sizes, step, after)
+            position, offset = restore_position(where, plan, self._sizes(), step, after)
             position.ended = where.get("ended", True)
             plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
         else:
@@ -173,12 +174,23 @@ class Resumption(FreshStart):
             raise CheckpointError(f"{self.checkpoint.path} has no {stored.rng_path(rank, world_size).name}, {LACKING}")
         return own
 
+    def _sizes(self) -> Sizes:
+        """Return the sizes of this session.
+
+        If the user's own loader does not say its batch size, assume that it is the same as in the saved session. The
+        argument `per_device_train_batch_size` does not change the batches of such a loader.
+        """
+        sizes, before = self.run.sizes, self.saved.get("train_batch_size")
+        if follows_arguments(self.run.train_dataloader) or not before:
+            return sizes
+        return replace(sizes, rows_per_batch=before * self.run.ranks.world_size)
+
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
         """Return the loader position at which the run resumes. `place` is the saved position.
 
         If the batch size changed, the entries of `place` that depend on the batch size are left out.
         """
-        where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
+        where, size = self.saved.get("position"), self._sizes().rows_per_batch
         if not where:
             return place
         was = where.get("rows_per_batch", size)

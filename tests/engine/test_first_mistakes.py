@@ -1,0 +1,121 @@
+"""Mistakes of a first program: each error names the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from support.data import points
+from support.models import Regression
+from support.trainers import regression_trainer
+from trainbus import KeepBest, Metrics, Packing, Trainer, TrainingArguments
+from trainbus.events.errors import ArgumentError, CheckpointError, ModelError, SubscriptionError
+
+
+class Labelled(nn.Module):
+    """A model with the parameter `label`, as a CSV file names the column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor, label: torch.Tensor) -> Any:
+        return {"loss": (self.linear(x[:, None]).squeeze(1) - label).square().mean()}
+
+
+class Targets(nn.Module):
+    """A model with labels under a name that trainbus does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+        return {"loss": (self.linear(x[:, None]).squeeze(1) - target).square().mean()}
+
+
+def arguments(folder: Path, **options: Any) -> TrainingArguments:
+    return TrainingArguments(str(folder), use_cpu=True, report_to="none", max_steps=2, **options)
+
+
+def test_a_column_that_the_collator_renames(tmp_path: Path) -> None:
+    trainer = Trainer(Labelled(), arguments(tmp_path), train_dataset=[{"x": 1.0, "label": 2.0}] * 8)
+    with pytest.raises(ModelError, match=r"The collator names the column 'label' 'labels': use this name in forward\."):
+        trainer.train()
+
+
+def test_a_model_without_a_loss(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long))
+    with pytest.raises(ModelError, match=r"pass a loss, such as `criterion=nn\.CrossEntropyLoss\(\)`"):
+        Trainer(nn.Linear(4, 2), arguments(tmp_path), train_dataset=rows).train()
+
+
+def test_labels_that_have_another_name(tmp_path: Path) -> None:
+    rows = [{"x": 1.0, "target": 2.0}] * 8
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = Trainer(
+        Targets(), arguments(tmp_path, **options), train_dataset=rows, eval_dataset=rows, callbacks=[KeepBest("loss")]
+    )
+    with pytest.raises(ArgumentError, match=r"no labels under the expected names\. Name your labels, as in "):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "remedy"),
+    [
+        (
+            {"data_collator": Packing},
+            r"`data_collator` is the class Packing\. Pass an instance: `data_collator=Packing\(\)`",
+        ),
+        ({"compute_metrics": Metrics}, r"`compute_metrics` is the class Metrics\. Pass an instance"),
+    ],
+)
+def test_a_class_in_place_of_an_instance(inputs: dict[str, Any], remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=remedy):
+        Trainer(Regression(), arguments(tmp_path), train_dataset=points(8), **inputs)
+
+
+def test_a_collator_among_the_callbacks(tmp_path: Path) -> None:
+    with pytest.raises(SubscriptionError, match=r"To use it as a collator, pass it as `data_collator`\."):
+        regression_trainer(tmp_path, Regression(), train_dataset=points(8), callbacks=[Packing()])
+
+
+def test_names_of_metrics_in_a_list() -> None:
+    with pytest.raises(ArgumentError, match=r"Pass each name by itself: Metrics\('accuracy', 'f1'\)\."):
+        Metrics(["accuracy", "f1"])
+
+
+@pytest.mark.parametrize("wanted", [3, 2.5, ["checkpoint-2"], {"step": 2}])
+def test_a_checkpoint_of_a_wrong_type(wanted: Any, tmp_path: Path) -> None:
+    trainer = regression_trainer(tmp_path, Regression(), train_dataset=points(8))
+    with pytest.raises(ArgumentError, match=r"is not a checkpoint\. Pass the folder of a checkpoint, or True"):
+        trainer.train(resume_from_checkpoint=wanted)
+
+
+def saved(folder: Path) -> None:
+    args = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    regression_trainer(folder, Regression(), args=args, train_dataset=points(8)).train()
+
+
+REMEDIES: dict[str, tuple[Callable[[Path], str], str]] = {
+    "the output folder": (str, r"It contains checkpoints\. Resume from .*checkpoint-2, which is good\."),
+    "the name of a checkpoint": (lambda folder: "checkpoint-2", r"Did you mean the folder '.*checkpoint-2'\?"),
+    "a word": (lambda folder: "latest", r"To resume from the newest good checkpoint of `output_dir`, pass True\."),
+    "auto, misspelt": (lambda folder: "atuo", r"Did you mean 'auto'"),
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_a_folder_that_is_no_checkpoint(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, remedy = REMEDIES[name]
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "runs" / "first")
+    again = regression_trainer(tmp_path / "runs" / "first", Regression(), train_dataset=points(8))
+    with pytest.raises(CheckpointError, match=remedy):
+        again.train(resume_from_checkpoint=wanted(tmp_path / "runs" / "first"))
