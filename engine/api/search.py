@@ -15,9 +15,9 @@ from ..search.hyperparameters import (
     SearchBackend,
     TrialTrainer,
     checked_direction,
-    default_compute_objective,
     takes_trial,
 )
+from ..search.objective import MinimizedObjective, default_compute_objective
 from .callbacks import CallbackMethods
 from .inputs import TrainerInputs
 
@@ -80,8 +80,14 @@ class SearchMethods(CallbackMethods):
                 "A search trains a new model in each trial. Pass `model_init`, a function that makes a model, to the "
                 "Trainer in place of `model`."
             )
-        if n_trials < 1:
-            raise ArgumentError(f"n_trials={n_trials} is too small. Set it to 1 or more.")
+        if not isinstance(n_trials, int) or n_trials < 1:
+            raise ArgumentError(f"n_trials={n_trials!r} is not a number of trials. Set it to 1 or more.")
+        if hp_space is not None and not callable(hp_space):
+            raise ArgumentError(
+                f"`hp_space` is a {type(hp_space).__name__}, which is not callable. Pass a function of the trial that "
+                "returns a dict, such as `lambda trial: {'learning_rate': trial.suggest_float('learning_rate', ...)}`."
+            )
+        objective: Any = MinimizedObjective() if direction == "minimize" else default_compute_objective
         now, functions = self.callbacks, self.subscribed_functions
         known = {id(callback) for callback in self._built_with.values()}
         search = Search(
@@ -96,7 +102,7 @@ class SearchMethods(CallbackMethods):
             functions=functions,
             ranks=self.run.ranks,
             space=chosen.default_space if hp_space is None else hp_space,
-            compute_objective=default_compute_objective if compute_objective is None else compute_objective,
+            compute_objective=objective if compute_objective is None else compute_objective,
             n_trials=n_trials,
             direction=checked_direction(direction),
             hp_name=hp_name,

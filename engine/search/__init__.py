@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Reporter",
             "Search",
             "SearchBackend",
-            "default_compute_objective",
         ),
+        "objective": ("default_compute_objective",),
     },
 )

@@ -25,6 +25,8 @@ from ..arguments.cli.values import Unreadable, adapt
 from ..arguments.keywords import resolve_aliases
 from ..distributed.ranks import Ranks
 from ..loss.loss_module import own_copy
+from .objective import SPEED as SPEED
+from .objective import default_compute_objective as default_compute_objective
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +34,6 @@ _ASKED = count()
 """A counter of the trainers whose callbacks may set arguments. All ranks build these trainers in the same order."""
 
 DIRECTIONS = ("minimize", "maximize")
-SPEED = ("_runtime", "_per_second")
-"""Suffixes of metric names that measure speed, not quality."""
 
 
 class BestRun(NamedTuple):
@@ -339,17 +339,6 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
         return adapt(value, hint)
     except Unreadable as error:
         raise ArgumentError(f"`{name}` is {value!r}{error}") from error
-
-
-def default_compute_objective(metrics: dict[str, Any]) -> Any:
-    """Return the evaluation loss if it is the only metric, otherwise the sum of the other metrics.
-
-    Args:
-        metrics: as `Trainer.evaluate` returns them. The epoch and speed metrics do not count.
-    """
-    quality = {name: value for name, value in metrics.items() if name != "epoch" and not name.endswith(SPEED)}
-    loss = quality.pop("eval_loss", None)
-    return sum(quality.values()) if quality else loss
 
 
 def checked_direction(direction: Any) -> str | list[str]:

@@ -109,6 +109,41 @@ def test_every_trial_has_the_objective_that_transformers_gives_it_to_the_bit(
         assert optuna.trial.TrialState.PRUNED in [state for _, state, *_ in ours[2]]
 
 
+def accuracy(prediction):
+    return {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "warns"),
+    [
+        ({}, {"compute_metrics": accuracy}, True),
+        ({"direction": "maximize"}, {"compute_metrics": accuracy}, False),
+        ({"compute_objective": lambda metrics: metrics["eval_loss"]}, {"compute_metrics": accuracy}, False),
+        ({}, {}, False),
+    ],
+    ids=["metrics", "maximize", "own objective", "loss"],
+)
+def test_a_search_that_minimizes_metrics_warns_once(tmp_path, caplog, options, data, warns):
+    with caplog.at_level("WARNING", logger="trainbus"):
+        search(searcher(tmp_path, **data), n_trials=2, **options)
+    found = [message for message in caplog.messages if "pass `direction='maximize'`" in message]
+    assert len(found) == int(warns)
+    assert all("eval_accuracy" in message for message in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"space": {"learning_rate": [1e-3]}}, "`hp_space` is a dict, which is not callable"),
+        ({"n_trials": "2"}, "n_trials='2' is not a number of trials"),
+        ({"n_trials": 0}, "n_trials=0 is not a number of trials"),
+    ],
+)
+def test_wrong_inputs_of_a_search(tmp_path, options, match):
+    with pytest.raises(ArgumentError, match=match):
+        search(searcher(tmp_path), **options)
+
+
 def test_the_default_spaces_are_those_of_transformers():
     from transformers import trainer_utils as theirs
 

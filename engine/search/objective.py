@@ -1,0 +1,55 @@
+"""The default objective of a hyperparameter search: a number that is computed from the metrics of an evaluation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+SPEED = ("_runtime", "_per_second")
+"""Suffixes of metric names that measure speed, not quality."""
+
+
+def default_compute_objective(metrics: dict[str, Any]) -> Any:
+    """Return the evaluation loss if it is the only metric, otherwise the sum of the other metrics.
+
+    Args:
+        metrics: as `Trainer.evaluate` returns them. The epoch and speed metrics do not count.
+    """
+    summed = summed_metrics(metrics)
+    return sum(summed.values()) if summed else metrics.get("eval_loss")
+
+
+def summed_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that `default_compute_objective` adds up; an empty dict if it returns the loss."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name not in ("epoch", "eval_loss") and not name.endswith(SPEED)
+    }
+
+
+@dataclass
+class MinimizedObjective:
+    """The default objective of a search that minimizes. It warns once if the sum has other metrics than losses.
+
+    As in transformers, `minimize` is the default direction. For metrics such as the accuracy, the search would return
+    the worst trial.
+    """
+
+    _warned: bool = False
+
+    def __call__(self, metrics: dict[str, Any]) -> Any:
+        """Return the objective of a trial. `metrics` are as `Trainer.evaluate` returns them."""
+        summed = [name for name in summed_metrics(metrics) if not name.endswith("loss")]
+        if summed and not self._warned:
+            self._warned = True
+            logger.warning(
+                "The search minimizes a sum with these metrics: %s. If larger values are better, pass "
+                "`direction='maximize'`. For another objective, pass `compute_objective`.",
+                ", ".join(summed),
+            )
+        return default_compute_objective(metrics)
