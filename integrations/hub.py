@@ -230,7 +230,7 @@ class Repository:
             **options,
         )
 
-    def _token(self, run: Run) -> str | None:
+    def _token(self, run: Run) -> str | bool | None:
         return self.settings.token or run.args.hub_token
 
 
@@ -263,8 +263,8 @@ class PushToHub(Callback):
     """Push a save even if an earlier push is still in progress. Default: skip the push of such a save."""
     revision: str | None = None
     """The branch. Default: the main branch."""
-    token: str | None = field(default=None, repr=False, compare=False)
-    """The access token. Default: `args.hub_token`, else the token of `hf auth login`."""
+    token: str | bool | None = field(default=None, repr=False, compare=False)
+    """The access token, or True for the token of `hf auth login`. Default: `args.hub_token`, else this token."""
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"

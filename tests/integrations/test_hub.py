@@ -529,3 +529,19 @@ def test_the_card_has_the_header_that_the_hub_reads(tmp_path, served):
     data = huggingface_hub.ModelCard.load(path).data
     assert data.tags == ["later", "generated_from_trainer"]
     assert data.library_name == "peft"
+
+
+@pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
+def test_the_strategies_of_transformers_are_known(strategy):
+    from transformers.trainer_utils import HubStrategy as Theirs
+
+    from trainbus import PushToHub
+
+    assert PushToHub(strategy=Theirs(strategy)).strategy == strategy
+
+
+@pytest.mark.parametrize("token", [None, True, "hf_token"])
+def test_a_token_may_be_the_stored_one(token):
+    from trainbus import PushToHub
+
+    assert PushToHub(token=token).token == token
