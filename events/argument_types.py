@@ -15,11 +15,13 @@ from typing import Any
 from .errors import ArgumentError
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, such as a NumPy number or a tensor with one number. True is not a number."""
     return not isinstance(value, (str, bytes)) and not _is_bool(value) and _converts(float, value)
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number, such as 3, 1e6 or a NumPy integer. True is not a number."""
     if isinstance(value, float):
         return value.is_integer()  # such as 1e6
     return not _is_bool(value) and _converts(operator.index, value)
@@ -42,8 +44,8 @@ def _is_text(value: Any) -> bool:
 
 
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "int": (_is_whole, "a whole number"),
-    "float": (_is_number, "a number"),
+    "int": (is_whole, "a whole number"),
+    "float": (is_number, "a number"),
     "bool": (_is_bool, "True or False"),
     "str": (_is_text, "a text"),
     "None": (lambda value: value is None, "None"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .argument_types import is_number, is_whole
 from .errors import ArgumentError, nearest
 from .keywords import checked_keywords
 from .trigger_kinds import (
@@ -189,13 +190,10 @@ def never() -> Trigger:
 
 def _plain(value: Any) -> Any:
     """Return a number of NumPy or torch as a number of Python; any other value unchanged."""
-    if isinstance(value, (bool, int, float, str)) or "bool" in str(getattr(value, "dtype", "bool")):
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, float) or dtype is None or "bool" in str(dtype) or not is_number(value):
         return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return value
-    return int(value) if number.is_integer() and hasattr(value, "__index__") else number
+    return int(value) if is_whole(value) else float(value)
 
 
 def _priced(unit: str, after: float, times: int, overhead: float | None) -> EveryCost:

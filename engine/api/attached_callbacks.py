@@ -16,6 +16,10 @@ class HasCallbacks(Protocol):
     bus: EventBus
 
     @property
+    def callback_handler(self) -> Any:
+        """The callback handler, which attaches, detaches and reorders callbacks."""
+
+    @property
     def callbacks(self) -> dict[str, Any]:
         """All callbacks and subscribed functions, by id."""
 
@@ -46,7 +50,7 @@ class AttachedCallbacks(MutableSequence[Any]):
         return list(self._trainer.callbacks.values())
 
     def _set(self, callbacks: list[Any]) -> None:
-        self._trainer.callback_handler.callbacks = callbacks  # type: ignore[attr-defined]
+        self._trainer.callback_handler.callbacks = callbacks
 
     def __len__(self) -> int:
         return len(self._now())

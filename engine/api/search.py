@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from ...events.argument_types import is_whole
 from ...events.errors import ArgumentError, ModelError
 from ..search.hyperparameters import (
     BestRun,
@@ -80,7 +81,7 @@ class SearchMethods(CallbackMethods):
                 "A search trains a new model in each trial. Pass `model_init`, a function that makes a model, to the "
                 "Trainer in place of `model`."
             )
-        if not isinstance(n_trials, int) or n_trials < 1:
+        if not is_whole(n_trials) or n_trials < 1:
             raise ArgumentError(f"n_trials={n_trials!r} is not a number of trials. Set it to 1 or more.")
         if hp_space is not None and not callable(hp_space):
             raise ArgumentError(

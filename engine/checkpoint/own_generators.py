@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,7 +19,7 @@ from .rng_state import restore_random_states
 
 logger = logging.getLogger(__name__)
 
-_DEPTH = 5
+DEPTH = 5
 """The most attributes from an object to its generator: `dataset.transform.transforms.0.generator` has three."""
 _ITEMS = 64
 """The most items of a list or dict that is searched. Longer lists and dicts usually hold samples."""
@@ -55,9 +55,9 @@ class OwnGenerators:
 
     def find(self) -> None:
         """Search the objects again. For example, a collator may create its generator with its first batch."""
-        search = _Search()
+        search = ObjectSearch(_is_generator)
         for name, owner in self._owners.items():
-            search.visit(name, owner, _DEPTH)
+            search.visit(name, owner, DEPTH)
         self.found, self._holders = search.found, search.holders
 
     def warn_of_unsaved(self) -> None:
@@ -117,11 +117,18 @@ def restore_states(states: dict[str, Any], own: OwnGenerators) -> None:
     own.restore(states.get("own", {}))
 
 
-class _Search:
-    """One search for random generators in objects."""
+def _is_generator(value: Any) -> bool:
+    return isinstance(value, _GENERATORS)
 
-    def __init__(self) -> None:
+
+class ObjectSearch:
+    """One search in objects for the values for which a function returns True, such as random generators."""
+
+    def __init__(self, wanted: Callable[[Any], bool]) -> None:
+        """Search for values for which `wanted` returns True. The global random generators are not found."""
+        self._wanted = wanted
         self.found: dict[str, Any] = {}
+        """The found values by path."""
         self.holders: dict[str, Any] = {}
         """The visited objects with attributes, by path."""
         self._seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
@@ -131,11 +138,14 @@ class _Search:
         """Search an object, and the objects in it. `depth` is the number of attributes that the search may follow."""
         if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
             return
-        if isinstance(value, (type, ModuleType, torch.Tensor, np.ndarray, nn.Module)) or len(self._visited) > _VISITS:
+        if len(self._visited) > _VISITS:
+            return
+        wanted = self._wanted(value)
+        if not wanted and isinstance(value, (type, ModuleType, torch.Tensor, np.ndarray, nn.Module)):
             return
         self._seen.add(id(value))
         self._visited.append(value)
-        if isinstance(value, _GENERATORS):
+        if wanted:
             self.found[path] = value
         elif isinstance(value, (list, tuple)):
             for index, item in enumerate(value if len(value) <= _ITEMS else ()):

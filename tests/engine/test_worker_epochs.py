@@ -128,3 +128,25 @@ def test_a_large_tensor_in_shared_memory_is_no_epoch() -> None:
     dataset = ChangingRows(Plain())
     dataset.table = torch.zeros(100).share_memory_()  # type: ignore[attr-defined]
     assert not shares_values(dataset)
+
+
+class Slotted:
+    """A dataset without a `__dict__`."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, epoch: Any) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("epoch", EPOCHS)
+def test_an_epoch_is_found_in_slots_and_in_the_closure_of_a_transform(epoch: str) -> None:
+    value = EPOCHS[epoch]()
+
+    def transform(row: Any) -> Any:
+        return row, value
+
+    dataset = ChangingRows(Plain())
+    dataset.transform = transform  # type: ignore[attr-defined]
+    assert shares_values(Slotted(value)) == (epoch != "own")
+    assert shares_values(dataset) == (epoch != "own")

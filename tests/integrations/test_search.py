@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 import trainbus
@@ -142,6 +143,10 @@ def test_a_search_that_minimizes_metrics_warns_once(tmp_path, caplog, options, d
 def test_wrong_inputs_of_a_search(tmp_path, options, match):
     with pytest.raises(ArgumentError, match=match):
         search(searcher(tmp_path), **options)
+
+
+def test_a_number_of_trials_of_numpy(tmp_path):
+    assert search(searcher(tmp_path), n_trials=np.int64(1)).run_id == "0"
 
 
 def test_the_default_spaces_are_those_of_transformers():
