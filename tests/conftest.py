@@ -23,12 +23,15 @@ settings.load_profile("trainbus")
 
 
 THOROUGH = (
+    "callbacks/test_signals_in_evaluations.py",
     "callbacks/test_vanished_console.py",
     "engine/test_interrupted_runs.py",
     "engine/test_new_plugin.py",
     "engine/test_positions.py",
     "engine/test_profile.py",
     "engine/test_see_the_run.py",
+    "engine/test_worker_epochs.py",
+    "integrations/test_accelerator_on_two.py",
     "integrations/test_consensus.py",
     "integrations/test_deepspeed.py",
     "integrations/test_fairscale_fsdp.py",
