@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...events.stages import Stage
@@ -49,7 +49,7 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
 
     trainer.bus.on("on_train_begin", look, stage=Stage.RELEASE)
     try:
-        with suppress(Enough):
+        with suppress(Enough), _without_notes_on_callback_states():
             train(resume_from_checkpoint=resume)
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
@@ -59,6 +59,25 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
 
 
 _LIBRARY = __name__.partition(".")[0]
+
+
+@contextmanager
+def _without_notes_on_callback_states() -> Iterator[None]:
+    """Log nothing about restored callback states inside the `with` block.
+
+    The preview has shown these warnings, and the dry batch detached callbacks that the program attaches.
+    """
+    from ..checkpoint import callback_states, pending_stops  # they import torch, which other commands do not need
+
+    loggers = callback_states.logger, pending_stops.logger
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _stays(callback: Any) -> bool:

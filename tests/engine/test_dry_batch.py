@@ -699,3 +699,25 @@ open("trained", "w").close()
     batch = json.loads(capsys.readouterr().out)["batch"]
     assert batch["error"].startswith("NonFiniteError: The loss of the dry batch is nan")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_the_dry_batch_of_a_resumed_run_does_not_miss_the_callbacks_that_it_detached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = """
+from trainbus import EarlyStopping, Trainer, TrainingArguments
+from trainbus.testing.tiny import Net, net_samples
+
+args = TrainingArguments("out", max_steps=6, use_cpu=True, eval_strategy="steps", eval_steps=1, save_steps=1,
+    learning_rate=0.0)
+trainer = Trainer(Net(), args, train_dataset=net_samples(), eval_dataset=net_samples(),
+    callbacks=[EarlyStopping(patience=2)])
+trainer.train(resume_from_checkpoint="auto")
+"""
+    Path("train.py").write_text(program)
+    assert main(["run", "train.py"]) == 0
+    caplog.clear()
+    assert main(["preview", "--batch", "train.py"]) == 0
+    assert "not attached" not in caplog.text
+    assert caplog.text.count("EarlyStopping requested a stop before") == 1

@@ -130,6 +130,23 @@ def test_traps_are_named(arguments: Any, callbacks: Any, warning: str, tmp_path:
     assert warning in warnings
 
 
+@pytest.mark.parametrize("stop", [10, 20])
+def test_a_preview_of_a_resumed_run_has_no_traps_of_work_that_an_earlier_session_did(stop: int, tmp_path: Path) -> None:
+    found = basic(eval_strategy="steps", eval_steps=5, save_strategy="steps", save_steps=5, logging_steps=5)
+    found.callbacks = ["KeepBest('eval_loss')", "EarlyStopping(patience=3)"]
+    trained = found.trainer(tmp_path)
+    trained.on("on_step_end", lambda control: control.request("training_stop", "enough"), once=stop, id="me")
+    trained.train()
+    again = found.trainer(tmp_path)
+    preview = again.preview(resume_from_checkpoint=True, measure=True)
+    assumed = [text for text in preview.warnings if "assumed to improve" in text]
+    assert len(assumed) == (stop == 10)  # at step 20, the run is complete and evaluates nothing
+    assert preview.warnings == assumed
+    evaluations = sum(row["what"] == "evaluate" for row in preview.rows)
+    seconds = [(20 - stop) * preview.time["step"], evaluations * preview.time["evaluation"]]
+    assert preview.time["evaluation_share"] == pytest.approx(seconds[1] / max(sum(seconds), 1e-12))
+
+
 class Decides(Callback):
     def on_step_end(self, state: Any, control: Any) -> None:
         if state.global_step == 6:

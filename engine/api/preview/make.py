@@ -145,8 +145,9 @@ class Rehearsal:
         )
         loop.run()
         recorder.close()
-        rows = rows_of(recorder.records)
-        rates = stepper.rates
+        rows, rates = rows_of(recorder.records), stepper.rates
+        if any(row["what"] == "evaluate" for row in rows):
+            self._tell_assumed()
         kept = kept_of(rows, (each.step for each in existing))
         return Preview(
             rows=rows,
@@ -157,7 +158,7 @@ class Rehearsal:
             epochs=round(virtual.state.epoch, 6),
             learning_rates={"first": rates.first, "highest": rates.highest, "last": rates.last} if rates.steps else {},
             disk=self._disk(len(kept)) if any(row["what"] == "save" for row in rows) else {},
-            time=self._time(rows),
+            time=self._time(rows, rates.steps),
         )
 
     # Callbacks.
@@ -198,17 +199,17 @@ class Rehearsal:
             self.notes += [
                 f"{name}: no callback reads this metric{hint}" for name, hint in hints.items() if hint != "."
             ]
-        assumed = []
         for name, greater in read.items():
-            if name not in curves:
-                assumed.append(name)
-                curves[name] = improving(greater)
-        if assumed and any(callback.has(Capability.EVALUATES) for callback in self.callbacks.values()):
+            curves.setdefault(name, improving(greater))
+        return curves
+
+    def _tell_assumed(self) -> None:
+        """Add a warning about the metrics that the user gave no values for."""
+        if assumed := [name for name in self.curves if self._assumes(name)]:
             self.notes.append(
                 f"{', '.join(assumed)}: assumed to improve at each evaluation. For other values, pass "
                 f"`metrics={{{assumed[0]!r}: [...]}}`."
             )
-        return curves
 
     def _read_metrics(self) -> dict[str, bool]:
         """Return the metrics that callbacks read: full name -> whether a greater value of the metric is better."""
@@ -298,10 +299,10 @@ class Rehearsal:
             size = _size_of_checkpoint(self.trainer)
         return {"checkpoint": size, "peak": size * self.storage.most, "left": size * kept}
 
-    def _time(self, rows: list[Any]) -> dict[str, float]:
+    def _time(self, rows: list[Any], made: int) -> dict[str, float]:
         if not self.times:
             return {}
-        steps = self.virtual.state.global_step * self.times["step"]
+        steps = made * self.times["step"]
         evaluations = sum(row["what"] == "evaluate" for row in rows) * self.times["evaluation"]
         return {**self.times, "evaluation_share": evaluations / max(steps + evaluations, 1e-12)}
 

@@ -36,7 +36,7 @@ class Seen:
     endless: bool
     """Whether the training data is a stream of unknown length. The preview then has one epoch."""
     rates: LearningRates
-    """The learning rates of the steps."""
+    """The learning rates of the steps that this session makes."""
     clocked: bool
     """Whether the virtual clock advances, because the seconds of a step are known."""
     best: dict[int, float]
@@ -44,6 +44,11 @@ class Seen:
     metric."""
     greater: bool
     """Whether a greater value of the metric in `best` is better."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the run starts at step 0. A resumed run may have evaluated and saved before."""
+        return self.rates.steps == self.steps
 
 
 def traps(seen: Seen) -> Iterator[str]:
@@ -122,20 +127,19 @@ def _saves(seen: Seen) -> Iterator[str]:
             f"The last checkpoint is of step {max(saved)}, and the run ends at step {seen.steps}: the last "
             f"{seen.steps - max(saved)} steps are not saved. Add `| at_end()` to the trigger of Checkpoint."
         )
-    elif not saved and provides(seen.callbacks.values(), Capability.WRITES_CHECKPOINTS):
+    elif seen.fresh and not saved and provides(seen.callbacks.values(), Capability.WRITES_CHECKPOINTS):
         yield "The run is configured to save, but it writes no checkpoint."
 
 
 def _evaluations(seen: Seen) -> Iterator[str]:
     evaluations = len({row["step"] for row in seen.rows if row["what"] == "evaluate" and row["step"] > 0})
     choosers = providers(seen.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
-    if choosers and not evaluations:
+    if seen.fresh and choosers and not evaluations:
         yield f"{type(choosers[0]).__name__} chooses the best model, but no evaluation measures one."
     for name, callback in seen.callbacks.items():
         patience = getattr(callback, "patience", None) or getattr(callback, "early_stopping_patience", None)
         stopped = any(row["what"] == "stop" and name in row["by"] for row in seen.rows)
-        fresh = seen.rates.steps == seen.steps  # a resumed run may have waited before
-        if isinstance(patience, int) and fresh and not stopped and evaluations <= patience:
+        if isinstance(patience, int) and seen.fresh and not stopped and evaluations <= patience:
             yield (
                 f"{name}: a patience of {patience} needs {patience + 1} evaluations, but the run makes {evaluations}. "
                 "The callback cannot stop the run."
