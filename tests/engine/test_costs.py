@@ -387,7 +387,10 @@ def test_the_verdict_counts_the_workers_that_hide_the_wait() -> None:
 
 def test_the_verdict_advises_no_worker_if_a_batch_loads_faster_than_a_worker_sends_it() -> None:
     medians = {DATA: 0.0005, FORWARD: 0.001}
-    assert "use larger batches" in str(judge(medians, medians, workers=0, processors=8))
+    assert str(judge(medians, medians, workers=0, processors=8)) == (
+        "INPUT-BOUND: 33% of the step waits for data; a batch loads in 500 us, and a worker would take about 2 ms to "
+        "send it: use larger batches"
+    )
     assert "use larger batches" not in str(judge(medians, medians, workers=1, processors=8))
 
 

@@ -177,7 +177,10 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
     if workers is None:
         return "the loader is your own: let it load ahead, in other processes"
     if workers == 0 and waits < SENDING:
-        return f"a worker takes about {duration(SENDING)} to send a batch, which is longer: use larger batches"
+        return (
+            f"a batch loads in {duration(waits)}, and a worker would take about {duration(SENDING)} to send it: use "
+            "larger batches"
+        )
     one = waits if workers == 0 else workers * (waits + computes)
     needed = max(workers + 1, math.ceil(one / max(computes, 1e-9)))
     if needed > max(1, processors):
