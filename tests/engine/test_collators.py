@@ -408,3 +408,13 @@ def test_a_missing_value_and_a_text_as_label_are_named(rows, text):
     with pytest.raises(DataError, match=text):
         trainbus.default_data_collator(rows)
     assert trainbus.default_data_collator([{"x": 1.0, "label": None}] * 2).keys() == {"x"}
+
+
+@pytest.mark.parametrize("name", ["city", "labels", "input_ids"])
+@pytest.mark.parametrize("texts", [[None, "Rome"], ["Rome", None], [None, None], [None, ""]])
+def test_a_column_of_texts_with_gaps_is_left_out_as_by_transformers(name: str, texts: list[str | None]) -> None:
+    rows = [{name: text, "x": [1.0, 2.0], "label": 1} for text in texts]
+    batch = trainbus.default_data_collator(rows)
+    expected = transformers.default_data_collator(rows)
+    assert batch.keys() == expected.keys() == {"x", "labels"}
+    assert all(torch.equal(batch[key], expected[key]) for key in expected)
