@@ -54,6 +54,7 @@ THOROUGH = (
 """Files and folders of tests that take long. `make check` runs them, and `make test` leaves them out.
 
 They repeat one property for many cases, or compare whole programs. `make test` tests each property with fewer cases.
+A single test of another file has the marker `thorough` itself.
 """
 
 

@@ -56,6 +56,7 @@ SAFE = [name for name in DATA if name != "stream with a state"]
 """Without a dataset that keeps one position for all of its iterations: the program must not iterate twice over it."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("look", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("data", SAFE)
@@ -63,6 +64,7 @@ def test_a_resumed_run_equals_the_whole_run(data: str, look: Any, place: str, tm
     assert mismatches(tmp_path, [2, 6, 8], data=data, collator="torch", attach=at(place, look)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["on_train_begin", "on_epoch_begin", "on_step_end"])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("data", ["rows", "datasets"])
