@@ -250,7 +250,7 @@ class DataLoaderMethods(LossMethods):
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
 
     def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
-        """Log once which columns of a dataset the model does not receive.
+        """Log once which columns of a dataset the model does not receive. The objective names them in its errors.
 
         Args:
             dataset: the dataset.
@@ -258,6 +258,7 @@ class DataLoaderMethods(LossMethods):
             description: the name of the dataset in the log line.
         """
         dropped = () if accepted is None else tuple(dropped_columns(dataset, accepted))
+        self.objective.dropped_columns = dropped
         if not dropped or (description, dropped) in self._told_columns:
             return
         self._told_columns = self._told_columns | {(description, dropped)}

@@ -20,6 +20,14 @@ _FLOAT_TARGET = re.compile(r"can't be cast to the desired output type Long")
 _IDS = re.compile(r"'indices' to have")
 """The message of torch about input ids that are not integers."""
 
+_INTEGER = "(Byte|Char|Short|Int|Long|Bool|long int|unsigned char|signed char|short|int|bool)"
+_INTEGER_INPUT = re.compile(
+    rf"but got:? {_INTEGER} (and|!=)|Input type \((torch\.(cuda\.)?)?{_INTEGER}(Tensor)?\)|input1: {_INTEGER}\b"
+    rf"|\"(?!\w*loss)\w+\" not implemented for '{_INTEGER}'|mixed dtype"
+    rf"|expected scalar type {_INTEGER} but found"
+)
+"""Messages of torch about integers that a layer with floating-point weights receives."""
+
 _MIXED = re.compile(
     r"same dtype|Found dtype|expected scalar type|dtype of input|data type|Input type \(", re.IGNORECASE
 )
@@ -33,7 +41,8 @@ def dtype_note(run: Run, error: BaseException) -> str:
     """
     message = str(error)
     target, ids, floats = (pattern.search(message) is not None for pattern in (_TARGET, _IDS, _FLOAT_TARGET))
-    if not isinstance(error, RuntimeError) or not (target or ids or floats or _MIXED.search(message)):
+    integer = _INTEGER_INPUT.search(message) is not None
+    if not isinstance(error, RuntimeError) or not (target or ids or floats or integer or _MIXED.search(message)):
         return ""
     batch = run.batch if run.mode == "train" else None
     tensors = [*_named(batch)]
@@ -59,6 +68,12 @@ def dtype_note(run: Run, error: BaseException) -> str:
             '`labels.astype("int64")` or `labels.to(torch.int64)`. Labels of several classes at once, and targets of a '
             "regression, are floating point and need another loss."
         )
+    values = [(name, value) for name, value in _inputs(batch) if _is_integer(value)]
+    if integer and values and not notes:
+        notes.append(
+            f"The batch holds {_listed(values)}. Layers such as Linear need floating-point values: call `.float()` on "
+            "these inputs in forward, or convert them in the dataset."
+        )
     return " ".join(notes)
 
 
@@ -69,6 +84,18 @@ def _named(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in batch.items():
         if isinstance(value, torch.Tensor):
             yield str(name), value
+
+
+def _inputs(batch: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors of a batch without its labels. In a list or tuple, the last value is the labels."""
+    tensors = [*_named(batch)]
+    if isinstance(batch, Mapping):
+        return [(name, value) for name, value in tensors if "label" not in name]
+    return tensors[:1] if len(tensors) < 2 else tensors[:-1]
+
+
+def _is_integer(value: torch.Tensor) -> bool:
+    return not value.is_floating_point() and not value.is_complex()
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...events.errors import ModelError
+from ...events.errors import ModelError, closest
 from ..data.batches import detach
 from .item_counts import count_items, loss_shifts_labels, predicted_labels
 from .label_smoothing import is_causal, smoother_for
@@ -61,6 +61,8 @@ class Objective:
         self.smooths_shifted = is_causal(model)
         self.label_names = label_names_of(model) if label_names is None else label_names
         self._names_labels = label_names is None
+        self.dropped_columns: tuple[str, ...] = ()
+        """Columns of the dataset that `forward` does not take, for errors. The method that builds loaders sets them."""
         self._told_unsmoothed = False
         self.returns_loss = self.signature.has_default("return_loss", True)
         self.use(criterion, compute_loss_func)
@@ -156,6 +158,11 @@ class Objective:
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
             return f" {criterion}" if separable else ""
         remedy = " By default, columns that forward does not take, and texts, are left out of the batch."
+        if self.dropped_columns:
+            remedy += f" Left out here: {', '.join(self.dropped_columns)}."
+        for name in self.signature.parameters:
+            if name not in inputs and (column := closest(name, self.dropped_columns)):
+                remedy += f" If {name!r} means the column {column!r}, give both the same name."
         renamed = [name for name in ("label", "label_ids") if name in self.signature.parameters and name not in inputs]
         if renamed and "labels" in inputs:
             remedy += f" The collator names the column {renamed[0]!r} 'labels': use this name in forward."

@@ -119,3 +119,62 @@ def test_a_folder_that_is_no_checkpoint(name: str, tmp_path: Path, monkeypatch: 
     again = regression_trainer(tmp_path / "runs" / "first", Regression(), train_dataset=points(8))
     with pytest.raises(CheckpointError, match=remedy):
         again.train(resume_from_checkpoint=wanted(tmp_path / "runs" / "first"))
+
+
+class Ages(nn.Module):
+    """A model with a parameter that no column has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, agex: torch.Tensor, labels: torch.Tensor) -> Any:
+        return {"loss": self.linear(agex[:, None]).square().mean()}
+
+
+def test_a_misspelled_parameter_of_forward(tmp_path: Path) -> None:
+    rows = [{"age": 1.0, "city": "Rome", "label": 0}] * 8
+    message = r"Left out here: age, city\. If 'agex' means the column 'age', give both the same name\."
+    with pytest.raises(ModelError, match=message):
+        Trainer(Ages(), arguments(tmp_path), train_dataset=rows).train()
+
+
+class Layered(nn.Module):
+    """A model that calls one layer with its input."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        return {"loss": self.layer(x).square().mean()}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(2, 2), (2,)),
+        (nn.Linear(2, 2, bias=False), (2,)),
+        (nn.Conv1d(2, 2, 1), (2, 3)),
+        (nn.Conv2d(2, 2, 1, bias=False), (2, 3, 3)),
+        (nn.LayerNorm(2), (2,)),
+        (nn.BatchNorm1d(2), (2,)),
+        (nn.TransformerEncoderLayer(2, 1, 8, batch_first=True), (3, 2)),
+    ],
+    ids=["linear", "linear-without-bias", "conv1d", "conv2d", "layer-norm", "batch-norm", "transformer"],
+)
+def test_integers_into_a_layer(layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, tmp_path: Path) -> None:
+    rows = [{"x": torch.ones(shape, dtype=dtype), "labels": 0}] * 8
+    with pytest.raises(RuntimeError) as caught:
+        Trainer(Layered(layer), arguments(tmp_path), train_dataset=rows).train()
+    note = "\n".join(caught.value.__notes__)
+    name = str(dtype).removeprefix("torch.")
+    assert f"The batch holds x as {name} of shape {(8, *shape)}. Layers such as Linear need floating" in note
+
+
+def test_integers_in_a_batch_of_tensors(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.ones(8, 4, dtype=torch.long), torch.zeros(8, dtype=torch.long))
+    with pytest.raises(RuntimeError) as caught:
+        Trainer(nn.Linear(4, 2), arguments(tmp_path), train_dataset=rows, criterion=nn.CrossEntropyLoss()).train()
+    assert "The batch holds [0] as int64 of shape (8, 4). Layers" in "\n".join(caught.value.__notes__)
