@@ -86,22 +86,24 @@ The engine calls these methods only if a subclass overrides them.
 
 
 class MomentMethods(TrainerBase):
-    """The default versions of the Trainer methods that the table `CALLED` lists.
+    """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    A default version does what transformers does in this method. If the engine does this elsewhere, the default version
-    does nothing.
+    A default version does what the method does in transformers. It does nothing if another part of the engine does
+    this.
 
-    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls `work()`. If a
-    subclass overrides the method, `_at` calls the override. In the override, `super()` calls the default version, which
-    calls `work()`.
+    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
+    `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
+    version calls `work`.
     """
 
     _works: Mapping[str, Callable[[], Any]] = {}
-    """Name of a method that the engine calls at present -> the `work` that the default version of this method calls."""
+    """Name of a method that `_at` calls now -> the function `work` for the default version of this method."""
     _overridden: frozenset[str] = frozenset()
-    """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets this attribute."""
+    """The overridden methods among the methods in `CALLED_BY_STEPS`, which each step calls. `adapt_overrides` sets this
+    attribute."""
     _saved_and_announced: int | None = None
-    """The step at which the program called `_save_checkpoint`, which announced `on_save`; None if it did not."""
+    """The step at which the program itself called `_save_checkpoint`. This call announces `on_save`. None without such
+    a call, and after `_take_announced_save` read the value."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Run the method `name`: the override of a subclass, or else `work`, the default."""
@@ -119,9 +121,10 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Call the `work` that the engine passed to `_at` for the method `name`. The default versions call this method.
+        """Call the function `work` that the engine passed to `_at` for the method `name`. Return its result.
 
-        If the program called the method `name`, and not the engine, do nothing and return None.
+        The default versions call this method. If the program itself calls the method `name`, there is no `work`. Then
+        do nothing and return None.
         """
         return self._works.get(name, _nothing)()
 
@@ -146,16 +149,16 @@ class MomentMethods(TrainerBase):
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Read up to `num_batches` batches. Return the batches and the number of their label items.
+        """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
 
-        The loss of the step is averaged over these items. The number is None if there is no batch, or if the loss is a
-        mean over each batch.
+        `num_items_in_batch` is the number of labels over which the loss of the step is averaged. It is None without
+        batches, and if the loss is a mean over each batch.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of items over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
@@ -172,7 +175,7 @@ class MomentMethods(TrainerBase):
         return self.autocast_smart_context_manager()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
-        """Return a context that does nothing, as transformers does. See `accelerator.autocast`."""
+        """Return a context that does nothing, as in transformers. `accelerator.autocast` sets mixed precision."""
         return nullcontext()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
@@ -252,7 +255,11 @@ class MomentMethods(TrainerBase):
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best of the run so far. The trainer state stores the best metric."""
+        """Return whether the metrics are the best of the run so far.
+
+        If the engine calls this method, the callback that chooses the best model also stores the best value in the
+        trainer state.
+        """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
@@ -273,9 +280,10 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program's call of `_save_checkpoint` announced `on_save` for this step.
+        """Return whether the program itself called `_save_checkpoint` at this step, which announced `on_save`.
 
-        A second call returns False.
+        The callback handler then does not announce `on_save` a second time. Only the first call of this method after a
+        save returns True.
         """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
@@ -333,4 +341,4 @@ class MomentMethods(TrainerBase):
 
 
 def _nothing() -> None:
-    """Do nothing. `_work` calls this function if the program, and not the engine, called a method."""
+    """Do nothing. `_work` calls this function if the program itself calls a method."""
