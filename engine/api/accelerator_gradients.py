@@ -128,9 +128,9 @@ class GradientMethods:
             The norm before clipping, a scalar tensor. With DeepSpeed, None if DeepSpeed computes the norm later.
 
         Raises:
-            ArgumentError: in three cases. The first: with `fp16`, or if a callback clips the gradients, the current
-                batch is not the last of its step. The second: a callback clips the gradients, and supports only
-                `norm_type=2`. The third: DeepSpeed clips to `max_grad_norm`, and `max_norm` has another value.
+            ArgumentError: if the current batch is not the last of its step, with `fp16` or with a callback that clips
+                the gradients. Also if such a callback does not support `norm_type`. Also if DeepSpeed clips to
+                `max_grad_norm`, and `max_norm` has another value.
         """
         given: list[Any] = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
         self.unscale_gradients()

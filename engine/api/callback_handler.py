@@ -239,7 +239,7 @@ class CallbackHandler:
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
         """Call the method named `event` of each callback that has such a method.
 
-        A program calls `call_event` with such a name, which the bus does not know as an event.
+        `call_event` calls this method for a name that is not an event of the bus.
 
         Returns:
             The last value other than None that a callback returned; `control` if there is none.

@@ -135,7 +135,7 @@ class DataLoaderMethods(LossMethods):
     def _refuse_name(self, test_dataset: Any) -> None:
         """Raise an ArgumentError for a text that is not the path of a file, if the eval datasets have names.
 
-        The error tells how to predict for one of these datasets.
+        The error shows how to predict for one of these datasets.
         """
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
@@ -197,7 +197,7 @@ class DataLoaderMethods(LossMethods):
     # The order of the samples.
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of the training data. Return None for a stream.
+        """Return the sampler of the training data; None for a stream.
 
         Override this method for another order, such as a `WeightedRandomSampler`. Return None to keep the order of the
         dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. If
@@ -211,7 +211,7 @@ class DataLoaderMethods(LossMethods):
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction. Return None for a stream.
+        """Return the sampler of an evaluation or prediction; None for a stream.
 
         Override this method for another order. Return None to keep the order of the dataset.
         """

@@ -52,7 +52,7 @@ class EvalDatasetMethods(DataLoaderMethods):
         return {found if isinstance(found, str) else "": found}
 
     def _name_or_dataset(self, wanted: Any) -> Any:
-        """Return `wanted`, the name of an eval dataset or a dataset. For a path, return the dataset in the file."""
+        """Return the dataset in a file of rows, if `wanted` is the path of the file. Otherwise return `wanted`."""
         if isinstance(wanted, str) and not self._resolves(wanted) and not self._is_eval_dataset(wanted):
             return as_dataset(wanted, self._integration)
         return wanted

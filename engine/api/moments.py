@@ -106,7 +106,7 @@ class MomentMethods(TrainerBase):
     a call, and after `_take_announced_save` read the value."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Run the method `name`: the override of a subclass, or else `work`, the default."""
+        """Call the override of the method `name`. If no subclass overrides the method, call `work`, the default."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):

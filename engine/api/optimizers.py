@@ -207,9 +207,9 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: in four cases. The existing schedule belongs to another optimizer than the optimizer of the
-                run. The loss module has trainable parameters, but a callback built an optimizer for the model only. The
-                optimizer needs a closure. The optimizer does not work with the way to shard.
+            ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if the loss
+                module has trainable parameters, but a callback built the optimizer for the model only. Also if the
+                existing schedule belongs to another optimizer than the optimizer of the run.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()

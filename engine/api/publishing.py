@@ -47,7 +47,7 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False. `Trainer.push_in_progress` is None after the push, so read it again for the progress."""
+        """Return False, always. To see whether a push is still in progress, read `Trainer.push_in_progress` again."""
         return False
 
 

@@ -49,7 +49,7 @@ class Services(Protocol):
         """Write the model as an exported program for inference, `model.pt2`."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default."""
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
@@ -132,7 +132,7 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default.
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default.
 
         Args:
             moment: the name of the method. The table `CALLED` in `engine/api/moments.py` lists all names.

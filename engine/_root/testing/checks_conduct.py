@@ -1,7 +1,7 @@
 """Checks of the side effects of a callback.
 
-A callback must release its resources and let errors through. A handler that only observes the run must not change the
-model. No handler may change the training arguments.
+A callback must release its resources, let errors through, print nothing and take little time per step. No handler may
+change the training arguments. Handlers that only observe the run must not change the model or draw random numbers.
 """
 
 from __future__ import annotations

@@ -204,9 +204,10 @@ class Watch:
         """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
-        """Call a handler and return its result. Record what the handler prints and changes.
+        """Call a handler and return its result. Record its output, and the training arguments that it changes.
 
-        For a handler that must only observe the run, also record which random generators it uses.
+        For a handler that must only observe the run, also record its changes of the model, and the random generators
+        that it uses.
         """
         args = _values(self.trainer.args)
         model = self.trainer.model

@@ -153,7 +153,7 @@ def padding_finding(share: float | None, of_run: float | None, grouped: bool) ->
 
 
 def truncation_finding(share: float | None, limit: int | None) -> str | None:
-    """Return a finding if at least 5 % of the samples have the maximum length or more tokens; otherwise None.
+    """Return a finding if at least 5 % of the samples have `limit` tokens or more; otherwise None.
 
     Args:
         share: the share of samples that have `limit` tokens or more; None if it is not known.

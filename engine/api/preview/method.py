@@ -48,8 +48,8 @@ class PreviewMethods(TrainerBase):
                 preview of such a stream shows a single epoch, which lasts until the last step.
 
         Raises:
-            ArgumentError: if a session is in progress. Also if `stream_rows` is set for data with a length. Also for
-                settings that `train` refuses.
+            ArgumentError: if a session is in progress. Also if `stream_rows` is set for data with a length. Settings
+                that `train` refuses raise the same errors as in `train`.
         """
         from .make import Rehearsal, undisturbed  # most programs make no preview, and the import takes time
         from .measure import measured

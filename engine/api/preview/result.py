@@ -31,8 +31,8 @@ class Preview:
     kept: list[int]
     """The steps of the checkpoints that exist at the end of the run."""
     warnings: list[str]
-    """Warnings about settings that do not have the expected effect, and about callbacks that the preview does not
-    run or triggers that it cannot compute."""
+    """Warnings about settings without the expected effect, about callbacks that the preview does not run, and about
+    triggers that depend on times that the preview does not know."""
     steps: int
     """The step at which the run ends."""
     max_steps: int
