@@ -74,8 +74,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. While a program's replacement for a method runs,
-        the list has only the callbacks that the replacement must call.
+        A change of the list attaches, detaches or reorders callbacks. While a replaced method of this object runs, the
+        list has only the callbacks that this method must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 

@@ -35,12 +35,12 @@ class OutputSmoother:
 
     @property
     def epsilon(self) -> float:
-        """The probability that is spread evenly over all classes."""
+        """The probability that label smoothing spreads evenly over all classes."""
         return self.smoother.epsilon
 
     @property
     def ignore_index(self) -> int:
-        """The label of items that the loss leaves out."""
+        """The label that the loss ignores: -100 by default."""
         return self.smoother.ignored
 
     def __call__(

@@ -179,7 +179,10 @@ class MomentMethods(TrainerBase):
         return nullcontext()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradients, and return their norm before clipping."""
+        """Clip the gradients, and return their norm before clipping. `model` is not used.
+
+        If the program itself calls this method, do nothing and return None.
+        """
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -248,7 +251,7 @@ class MomentMethods(TrainerBase):
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        """Evaluate on the trainer's datasets and return the metrics."""
+        """Evaluate on the trainer's datasets and return the metrics. The parameters are not used."""
         if "_evaluate" in self._works:
             return self._work("_evaluate")
         self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
@@ -258,20 +261,20 @@ class MomentMethods(TrainerBase):
         """Return whether the metrics are the best of the run so far.
 
         If the engine calls this method, the callback that chooses the best model also stores the best value in the
-        trainer state.
+        trainer state. The parameters are not used.
         """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint."""
+        """Load the weights of the best checkpoint. If the program itself calls this method, do nothing."""
         self._work("_load_best_model")
 
     # Checkpoints.
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the current step."""
+        """Write a checkpoint of the current step. The parameters are not used."""
         if "_save_checkpoint" in self._works:
             self._work("_save_checkpoint")
         else:
@@ -298,28 +301,43 @@ class MomentMethods(TrainerBase):
         """Do nothing: the engine saves the RNG states. Override this method to write more files."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint that the run resumes from."""
+        """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore the optimizer and the schedule from the checkpoint that the run resumes from."""
+        """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_optimizer_and_scheduler")
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Do nothing: the scaler is restored with the optimizer."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the RNG states from the checkpoint that the run resumes from."""
+        """Restore the RNG states from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
-        """Restore the callback states from the checkpoint that the run resumes from."""
+        """Restore the callback states from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_callback_state")
 
     # The hub.
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint."""
+        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:

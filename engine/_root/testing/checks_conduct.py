@@ -178,7 +178,7 @@ class NotedWeights:
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Return a text about the first weight of a model that differs from `trained(early)`; "" if none differs."""
+        """Return a text about the first weight of a model that is not as `trained(early)` returns it; "" if none."""
         trained, left = self.trained(early), weights(model)
         # Weights that were trained in half precision may have a wider dtype after the run.
         return other_weights(
