@@ -160,7 +160,10 @@ entries."""
 
 
 class _Alias(Loader):
-    """Gives a former path the module object of the current path, so a class is the same object under both paths."""
+    """Imports a former module path as the module of its present path.
+
+    Both paths give the same module object, so a class is the same object under both paths.
+    """
 
     def __init__(self, present: str) -> None:
         self.present = present

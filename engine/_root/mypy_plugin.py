@@ -39,7 +39,11 @@ class HandlerPlugin(Plugin):
 
 
 def check_handlers(context: ClassDefContext) -> None:
-    """Report to mypy each parameter of a class's handlers whose annotation does not accept the value of the event."""
+    """Report an error to mypy for each parameter of a handler that is annotated with a wrong type.
+
+    The type is wrong if it does not accept the value that the event passes. The handlers are the methods `on_...` of
+    the class in `context`.
+    """
     found = context.api.lookup_fully_qualified_or_none(CATALOGUE)
     if found is None or not isinstance(found.node, TypeInfo):
         return

@@ -63,7 +63,7 @@ class Accelerator(GradientMethods):
     run: Run
     """The run."""
     stepper: Stepper | None
-    """The stepper; None before training."""
+    """The object that runs the training steps; None before training."""
     seed: int = 0
     """The seed of the data order."""
     _even_batches: bool | None = None
@@ -164,15 +164,15 @@ class Accelerator(GradientMethods):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Prepare a model: return the run's model wrapped, and move any other model to the device.
+        """Return the wrapper of the run's model. Move any other model to the device and return it.
 
-        With several ranks, log a warning for another model that can be trained, because the ranks do not average its
-        gradients.
+        With several ranks, log a warning if the other model has trainable weights, because the ranks do not average
+        their gradients.
 
         Args:
             model: a module.
-            device_placement: not used. The model is moved in any case.
-            evaluation_mode: whether the model is never trained.
+            device_placement: not used. The other model is moved in any case.
+            evaluation_mode: True if the program never trains the model. Then there is no warning.
         """
         if model is self.run.model or model is self.run.model_wrapped:
             return self.run.model_wrapped
@@ -251,8 +251,9 @@ class Accelerator(GradientMethods):
         shorter tensors are padded with -100.
 
         With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
-        the results of repeated samples, if `input_data` has one result per sample of the batch. The batch is the last
-        batch of the innermost loader that is being read. For a stream, the number of repeated samples may be unknown.
+        the results of repeated samples. It does so if `input_data` has one result per sample of the batch that was read
+        last. In nested loops over loaders, this is a batch of the innermost loader. For a stream, the number of
+        repeated samples may be unknown.
 
         Args:
             input_data: nested tensors, or a list of objects.
@@ -266,7 +267,10 @@ class Accelerator(GradientMethods):
         return map_tensors(lambda each: self.run.ranks.gather_padded(self._without_repeated(each)), input_data)
 
     def _without_repeated(self, results: Any) -> Any:
-        """Return results without those of repeated samples. Results that are not one per sample are unchanged."""
+        """Return results without the results of repeated samples, which only fill up the last batches.
+
+        Return `results` unchanged if it does not have one result per sample of the batch that was read last.
+        """
         if self.stepper is not None and self._in_training and not self.stepper.completing:
             return results  # the loader is ahead: it has read all batches of the step
         samples, repeated = last_batch()

@@ -125,11 +125,12 @@ class GradientMethods:
             norm_type: the type of the norm.
 
         Returns:
-            The norm, a scalar tensor. With DeepSpeed, None where DeepSpeed computes the norm later.
+            The norm before clipping, a scalar tensor. With DeepSpeed, None if DeepSpeed computes the norm later.
 
         Raises:
-            ArgumentError: if a callback clips the gradients, and the batch is not the last of its step, or the norm
-                type is not supported. Also if DeepSpeed clips to another norm.
+            ArgumentError: if the current batch is not the last of its step, with `fp16` or with a callback that clips
+                the gradients. Also if such a callback does not support `norm_type`. Also if DeepSpeed clips to
+                `max_grad_norm`, and `max_norm` has another value.
         """
         given: list[Any] = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
         self.unscale_gradients()
@@ -163,7 +164,8 @@ class GradientMethods:
         With `fp16`, the method first removes the loss scale.
 
         Raises:
-            ArgumentError: if a callback clips the gradients, such as `FSDP`.
+            ArgumentError: if a callback clips the gradients, such as `FSDP`. With `fp16`, also if the current batch is
+                not the last of its step.
         """
         if self._in_training and self.run.seams.clip is not clip_gradients:
             raise ArgumentError(

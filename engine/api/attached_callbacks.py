@@ -33,10 +33,13 @@ class HasCallbacks(Protocol):
         """Detach a callback."""
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """Record metrics that an overridden `evaluate` announces."""
+        """While an override of `evaluate` runs, add metrics to the record of its evaluation."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether the Trainer has announced `on_save` for this step. A second call returns False."""
+        """Return whether `_save_checkpoint`, called by the program, has announced `on_save` for this step.
+
+        Only the first call after a save returns True.
+        """
 
 
 class AttachedCallbacks(MutableSequence[Any]):

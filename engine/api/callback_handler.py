@@ -50,7 +50,7 @@ class CallbackHandler:
     the handlers that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` lists the
     callbacks with these handlers. The bus calls all other handlers itself.
 
-    A program may also set the attributes that handlers receive, such as `model`, and attributes of its own. It cannot
+    A program may also set the attributes that handlers receive, such as `model`, and add new attributes. It cannot
     replace other methods of this object.
     """
 
@@ -74,8 +74,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. While a program's replacement for a method runs,
-        the list has only the callbacks that the replacement must call.
+        A change of the list attaches, detaches or reorders callbacks. While a replaced method of this object runs, the
+        list has only the callbacks that this method must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -95,10 +95,13 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """Call the callbacks through another callback handler, such as an object of a subclass of transformers' class.
+        """From now on, let `handler` call the callbacks in each event of transformers.
 
-        Callbacks of `handler` that are not attached yet are attached. An attribute that this object does not have is
-        read from `handler`.
+        Assigning `trainer.callback_handler` calls this method. It attaches the callbacks of `handler` that are not
+        attached to the trainer. An attribute that this object does not have is read from `handler`.
+
+        Args:
+            handler: another callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -126,9 +129,12 @@ class CallbackHandler:
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback.
+        """Detach a callback. Pass the callback, its id, or its class.
 
-        Pass the callback, its id, or its class. For a class, the first callback of this class is detached, if any.
+        For a class, detach the first callback of this class, if there is one.
+
+        Raises:
+            SubscriptionError: for a callback or an id that is not attached.
         """
         self.trainer.remove_callback(callback)
 
@@ -200,7 +206,10 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the bus calls the handlers of this event now, through this object."""
+        """Return whether the bus announces this event now and has called this object for it.
+
+        If so, a call of the method of the event calls the handlers. Otherwise such a call announces the event.
+        """
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -228,9 +237,12 @@ class CallbackHandler:
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the method named `event` of each callback that has such a method. Return the control.
+        """Call the method named `event` of each callback that has such a method.
 
-        The event need not be declared.
+        `call_event` calls this method for a name that is not an event of the bus.
+
+        Returns:
+            The last value other than None that a callback returned; `control` if there is none.
 
         Raises:
             AttributeError: if no callback has such a method.
@@ -260,8 +272,9 @@ class CallbackHandler:
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the subscriptions that the bus calls for an event.
 
-        If a program replaced the method of the event, one subscription replaces the handlers that the replacement must
-        call. Other subscriptions stay.
+        Return `ordered` unchanged, unless the program replaced `call_event` or the method of the event, or set an
+        attribute such as `model`. Then one subscription, which calls this object, stands in the place of the handlers
+        that run in DECIDE and take `(args, state, control, **kwargs)`.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -286,13 +299,13 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which handlers are called. Handlers in this context can announce further events."""
+        """Return a context for calls of handlers: a call such as `on_log(...)` in it announces a new event."""
         return self._calling(None)
 
 
 @dataclass(eq=False)
 class _Routed:
-    """The handlers of an event that the callback handler calls in place of the bus."""
+    """An event for which the bus calls the callback handler, and the handlers that the callback handler must call."""
 
     owner: CallbackHandler
     event: str
@@ -300,7 +313,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that the bus calls instead of `handlers`. It calls the callback handler."""
+        """The subscription that calls the callback handler. The bus calls it in place of `handlers`."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 
@@ -322,9 +335,9 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The callbacks that a program's replacement for a method of the callback handler must call.
+    """The list `callbacks` during a replaced method of the callback handler: the callbacks that it must call.
 
-    While a loop over this list is at a callback, the ledger names this callback as the author of flag writes.
+    If the program loops over this list, the ledger names the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

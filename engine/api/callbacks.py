@@ -34,7 +34,7 @@ class CallbackMethods(TrainerBase):
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
     _callback_handler: CallbackHandler
     _twins: dict[tuple[type, str], list[str]]
-    """Class and settings of callbacks -> the ids of the first callbacks with this class and these settings."""
+    """Class and settings of callbacks -> the ids of up to three callbacks with this class and these settings."""
 
     @property
     def signals(self) -> dict[str, Channel]:
@@ -61,7 +61,8 @@ class CallbackMethods(TrainerBase):
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
 
-        Functions that `on` subscribed are left out, as is the callback that the Trainer adds for a loss module.
+        Functions that `on` subscribed are left out. The callback that the Trainer adds for a loss module is also left
+        out.
 
         Raises:
             ArgumentError: if an option has a value that cannot be written as text, such as a lambda or a dataset. The
@@ -155,7 +156,7 @@ class CallbackMethods(TrainerBase):
     def _warn_of_twin(self, callback: Any, owner_id: str) -> None:
         """Warn if exactly one other attached callback has the same class and settings.
 
-        Callbacks with a `variant` are not compared.
+        A callback with a `variant`, which is the name of an additional instance, is not compared.
 
         Args:
             callback: the callback that was just attached.
@@ -188,13 +189,12 @@ class CallbackMethods(TrainerBase):
 
     @checked_keywords
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback.
+        """Detach a callback. Pass the callback, its id, or its class.
 
-        Pass the callback, its id, or its class. For a class, the first callback of this class is detached. If there is
-        none, the method does nothing.
+        For a class, detach the first callback of this class. Do nothing if there is no callback of the class.
 
         Raises:
-            SubscriptionError: if the callback or the id is not attached.
+            SubscriptionError: for a callback or an id that is not attached.
         """
         if isinstance(callback, str) and callback in self.bus.subscribers:
             self.bus.detach(callback)

@@ -51,9 +51,10 @@ class RunClocks:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether a stop is requested, and only by callbacks with the capability `INTERRUPTS`.
+        """Return whether the requested stop only interrupts the run, so that a later session continues it.
 
-        A later session then continues the run.
+        The result is True if all callbacks that requested the stop have the capability `INTERRUPTS`, such as
+        `StopOnSignal`. It is False if no stop is requested.
         """
         stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)

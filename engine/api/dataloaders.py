@@ -122,7 +122,7 @@ class DataLoaderMethods(LossMethods):
             test_dataset: a dataset, a data frame, or the path of a file of rows.
 
         Raises:
-            ArgumentError: for the name of an eval dataset. Pass the dataset instead.
+            ArgumentError: for the name of an eval dataset. Pass `trainer.eval_dataset[name]` instead.
         """
         self._refuse_name(test_dataset)
         return self._get_dataloader(
@@ -133,7 +133,10 @@ class DataLoaderMethods(LossMethods):
         )
 
     def _refuse_name(self, test_dataset: Any) -> None:
-        """Raise an ArgumentError if the data of a prediction is a text like the name of an eval dataset."""
+        """Raise an ArgumentError for a text that is not the path of a file, if the eval datasets have names.
+
+        The error shows how to predict for one of these datasets.
+        """
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
             meant = closest(test_dataset, names) or next(iter(names))
@@ -194,11 +197,12 @@ class DataLoaderMethods(LossMethods):
     # The order of the samples.
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of the training data; None for a stream, or for the order of the dataset.
+        """Return the sampler of the training data; None for a stream.
 
-        Override this method for another order, such as a `WeightedRandomSampler`. One sampler yields the samples for
-        all ranks, and the loader divides the batches among the ranks. The loader replaces a `RandomSampler` that
-        draws each sample once with a sampler that shuffles by seed and epoch. A resumed run then draws the same order.
+        Override this method for another order, such as a `WeightedRandomSampler`. Return None to keep the order of the
+        dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. If
+        the sampler is a `RandomSampler` without replacement, the loader uses a sampler that shuffles by seed and epoch
+        in its place. A resumed run then draws the same order.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.
@@ -207,9 +211,9 @@ class DataLoaderMethods(LossMethods):
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction; None for a stream, or for the order of the dataset.
+        """Return the sampler of an evaluation or prediction; None for a stream.
 
-        Override this method for another order.
+        Override this method for another order. Return None to keep the order of the dataset.
         """
         return self._default_sampler(eval_dataset, self.args.eval_batch_size, training=False)
 
@@ -234,7 +238,7 @@ class DataLoaderMethods(LossMethods):
     def _set_signature_columns_if_needed(self) -> None:
         """If `_signature_columns` is None, set this attribute to the columns that the model takes.
 
-        Override this method to keep other columns.
+        If the model takes all columns, the attribute stays None. Override this method to keep other columns.
         """
         if self._signature_columns is None:
             accepted = self.objective.accepted_columns

@@ -18,9 +18,10 @@ class EvalDatasetMethods(DataLoaderMethods):
     """Methods that find the datasets of an evaluation, and check them before the evaluation is due."""
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the map-style eval datasets of the trainer by name. The name of a single dataset is an empty text.
+        """Return the eval datasets whose lengths the ranks compare before the first step, by name.
 
-        The dict is empty if the run does not evaluate, or if a subclass overrides `get_eval_dataloader`.
+        These are the map-style datasets. The name of a single dataset is an empty text. The dict is empty if the run
+        does not evaluate, or if a subclass overrides `get_eval_dataloader`, which may load other data.
         """
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
@@ -29,16 +30,17 @@ class EvalDatasetMethods(DataLoaderMethods):
         return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
 
     def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
-        """Return the datasets of an evaluation by name. The name of a single dataset is an empty text.
+        """Return for each dataset of an evaluation: its name -> the argument for `get_eval_dataloader`.
 
-        For a named dataset of the trainer, the value is the name. For any other dataset, the value is the dataset.
+        For a named dataset of the trainer, the argument is the name, as in transformers. For any other dataset, the
+        argument is the dataset. The name of a single dataset is an empty text.
 
         Args:
             wanted: the `eval_dataset` that the caller passed; None for all eval datasets of the trainer.
 
         Raises:
-            ArgumentError: if `wanted`, or a value of it, is a text, but neither a known name nor the path of a file of
-                rows.
+            ArgumentError: if `wanted`, or a value of the dict `wanted`, is a text that is neither the name of an eval
+                dataset nor the path of a file of rows. With an overridden `get_eval_dataloader`, any name is accepted.
         """
         given = self.eval_dataset
         if wanted is None:
@@ -50,7 +52,7 @@ class EvalDatasetMethods(DataLoaderMethods):
         return {found if isinstance(found, str) else "": found}
 
     def _name_or_dataset(self, wanted: Any) -> Any:
-        """Return the name of an eval dataset of the trainer, or a dataset. Load the rows of a file."""
+        """Return the dataset in a file of rows, if `wanted` is the path of the file. Otherwise return `wanted`."""
         if isinstance(wanted, str) and not self._resolves(wanted) and not self._is_eval_dataset(wanted):
             return as_dataset(wanted, self._integration)
         return wanted
@@ -82,11 +84,17 @@ class EvalDatasetMethods(DataLoaderMethods):
                 self._check_given(name, each)
 
     def _resolves(self, name: str) -> bool:
-        """Return whether an overridden `get_eval_dataloader` receives this name. It does not receive files."""
+        """Return whether an overridden `get_eval_dataloader` finds the dataset with this name.
+
+        Return False without an override, and for the path of a file of rows, which trainbus reads itself.
+        """
         return is_overridden(self, "get_eval_dataloader") and not is_table_file(name)
 
     def _may_be_added(self, name: str) -> bool:
-        """Return whether a handler may add a dataset with this name later: it is like no known name, and no file."""
+        """Return whether to accept an unknown name, because a handler may add a dataset with this name later.
+
+        Return False for the path of a file, for a name that is similar to a known name, and without named datasets.
+        """
         known = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         return bool(known) and not is_table_file(name) and not closest(name, known)
 

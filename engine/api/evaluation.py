@@ -105,8 +105,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
-        The metrics of this evaluation are the metrics that the method returns, logs or announces. Callbacks such as
-        `EarlyStopping` read these metrics.
+        The evaluation has all metrics that the method logs, announces or returns. Callbacks such as `EarlyStopping`
+        read these metrics.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -137,10 +137,11 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate for a callback and return the metrics.
+        """Evaluate at the request of a callback, and return the metrics.
 
-        If an override of `evaluate` is running, the metrics of the override do not include the metrics of this call.
-        If an override of `_evaluate` is running, the metrics of the override include the metrics of this call.
+        While an override of `evaluate` runs, this is a separate evaluation: its metrics do not count as metrics of the
+        override. While an override of `_evaluate` runs, they count, because `super()._evaluate(...)` makes this
+        request.
         """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -277,7 +278,7 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         )
 
     def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
-        """Return a context manager that opens a new record for the metrics of an evaluation.
+        """Return a context manager that sets `run.evaluation` to a new record, which stores the metrics.
 
         Args:
             prefix: the prefix of the metric names.
@@ -294,10 +295,10 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         )
 
     def _is_foreign(self, prefixes: set[str]) -> bool:
-        """Return whether an evaluation on another dataset has metric names of the trainer's own eval datasets.
+        """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        Callbacks such as `EarlyStopping` ignore such an evaluation. The result is False if an `Evaluate` callback
-        passed the dataset, or if the trainer has no `eval_dataset`.
+        They must if its metrics have the names of the trainer's own eval datasets, such as `eval_loss`. The result is
+        False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.
@@ -343,9 +344,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once that an evaluation measured no loss, because its batches have no labels.
+        """Warn once if the batches of an evaluation have no labels, so that the evaluation has no loss.
 
-        The warning has the expected names of labels and the remedy.
+        The warning contains the expected names of the labels, and the remedy.
         """
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):

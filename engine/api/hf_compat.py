@@ -97,7 +97,10 @@ class HFCompatMethods(TrainerBase):
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute. A subclass may set attributes before it calls the constructor of the Trainer."""
+            """Set an attribute. A property such as `model` can be set before the constructor of the Trainer has run.
+
+            The value can be read until the constructor sets the property.
+            """
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:

@@ -25,7 +25,8 @@ class IntrospectionMethods(MomentMethods):
     def get_total_train_batch_size(self, args: Any = None) -> int:
         """Return the number of samples of one optimizer step, over all ranks.
 
-        An override of `get_tp_size`, `get_cp_size` or `get_sp_size` divides the number by its result.
+        The number is divided by the results of `get_tp_size`, `get_cp_size` and `get_sp_size`. Each result is 1 unless
+        a subclass overrides the method.
 
         Args:
             args: not used.

@@ -35,12 +35,12 @@ class OutputSmoother:
 
     @property
     def epsilon(self) -> float:
-        """The probability that is spread evenly over all classes."""
+        """The probability that label smoothing spreads evenly over all classes."""
         return self.smoother.epsilon
 
     @property
     def ignore_index(self) -> int:
-        """The label of items that the loss leaves out."""
+        """The label that the loss ignores: -100 by default."""
         return self.smoother.ignored
 
     def __call__(
@@ -59,20 +59,20 @@ class OutputSmoother:
 
 
 class LossMethods(MomentMethods):
-    """Methods that compute the loss of a batch, and count the label items by which the loss is divided."""
+    """Methods that compute the loss of a batch, and count the labels by which the loss is divided."""
 
     criterion: Callable[[Any, Any], torch.Tensor] | None
     compute_loss_func: Callable[..., torch.Tensor] | None
     objective: Objective
     """The object that computes the loss of the model."""
     loss_takes_items = True
-    """Whether `compute_loss` takes `num_items_in_batch`, the number of items by which the loss is divided."""
+    """Whether `compute_loss` takes `num_items_in_batch`, the number of labels by which the loss is divided."""
     loss_is_scaled_for_ga: bool | None = None
     """Whether the loss is already divided by the number of batches of its step. None: the Trainer finds this out."""
     _collected: tuple[Any, Any] = (None, None)
-    """The return value of an overridden `get_batch_samples`: the batches of the step, and the number of their items."""
+    """The return value of an overridden `get_batch_samples`: the batches of the step, and `num_items_in_batch`."""
     _counting = False
-    """Whether `_get_num_items_in_batch` runs now. If it does, `count_items` counts the items itself. Otherwise the two
+    """Whether `_get_num_items_in_batch` runs now. If it does, `count_items` counts the labels itself. Otherwise the two
     methods would call each other without end."""
     _told_own_loss = False
     """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
@@ -89,8 +89,8 @@ class LossMethods(MomentMethods):
             model: the model, wrapped or not.
             inputs: the batch: a dict, a tuple or a tensor.
             return_outputs: also return the outputs of the model.
-            num_items_in_batch: the number of label items of the whole step, a scalar tensor. The loss is divided by it.
-                None: the loss is a mean over the batch.
+            num_items_in_batch: the number of labels of the whole step that are not -100, a scalar tensor. The loss is
+                divided by this number. None: the loss is a mean over the batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
         if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:
@@ -99,10 +99,10 @@ class LossMethods(MomentMethods):
         return (loss, outputs) if return_outputs else loss
 
     def count_items(self, batches: list[Any]) -> Any:
-        """Return the number of label items of a step, a scalar tensor; None if the loss does not use this number.
+        """Return `num_items_in_batch`: the number of labels of a step that are not -100, a scalar tensor.
 
-        With `average_tokens_across_devices`, the number is the sum over all ranks. Override this method to count in
-        another way.
+        Return None if the loss is not divided by this number. With `average_tokens_across_devices`, the number is the
+        sum over all ranks. Override this method to count in another way.
 
         Args:
             batches: all batches of the step on this rank.
@@ -114,7 +114,7 @@ class LossMethods(MomentMethods):
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of items over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
         before, self._counting = self._counting, True
         try:
             return self.count_items(batch_samples)
@@ -122,7 +122,10 @@ class LossMethods(MomentMethods):
             self._counting = before
 
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
-        """Call the overridden `get_batch_samples` for `count` batches. Return the batches, and store the item count."""
+        """Read up to `count` batches with the overridden `get_batch_samples`. Return the batches.
+
+        Store `num_items_in_batch` for `count_items`.
+        """
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]
 
@@ -180,7 +183,7 @@ class LossMethods(MomentMethods):
             self.objective.set(**settings)
 
     def _follow_loss(self) -> None:
-        """Make `self.objective` use the loss function or the label smoothing that the program set after construction.
+        """Apply a loss function or label smoothing that the program set after construction.
 
         Raises:
             ArgumentError: if label smoothing and a loss function are both set.
@@ -219,7 +222,7 @@ class LossMethods(MomentMethods):
             )
 
     def _build_objective(self, model: nn.Module) -> Objective:
-        """Return the objective of a model."""
+        """Return the object that computes the loss of a model."""
         smoothing = self.args.label_smoothing_factor
         if smoothing and getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
             warnings.warn(
@@ -245,7 +248,7 @@ class LossMethods(MomentMethods):
         If the result is False, `training_step` divides the loss by the number of batches of the step.
 
         Args:
-            num_items_in_batch: the number of items by which the loss was divided; None for a mean over the batch.
+            num_items_in_batch: the number of labels by which the loss was divided; None for a mean over the batch.
         """
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga

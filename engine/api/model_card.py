@@ -195,7 +195,7 @@ def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any
 
 
 def known_metrics(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metrics in `results` that the hub also has: the hub's name of a metric -> its name in `results`."""
+    """Return the metrics in `results` that have a name on the hub: name on the hub -> name in `results`."""
     known = {name: name for name in results if name in METRICS}
     return {**known, **({"rouge": "rouge1"} if "rouge1" in results else {})}
 

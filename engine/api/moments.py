@@ -86,25 +86,27 @@ The engine calls these methods only if a subclass overrides them.
 
 
 class MomentMethods(TrainerBase):
-    """The default versions of the Trainer methods that the table `CALLED` lists.
+    """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    A default version does what transformers does in this method. If the engine does this elsewhere, the default version
-    does nothing.
+    A default version does what the method does in transformers. It does nothing if another part of the engine does
+    this.
 
-    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls `work()`. If a
-    subclass overrides the method, `_at` calls the override. In the override, `super()` calls the default version, which
-    calls `work()`.
+    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
+    `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
+    version calls `work`.
     """
 
     _works: Mapping[str, Callable[[], Any]] = {}
-    """Name of a method that the engine calls at present -> the `work` that the default version of this method calls."""
+    """Name of a method that `_at` calls now -> the function `work` for the default version of this method."""
     _overridden: frozenset[str] = frozenset()
-    """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets this attribute."""
+    """The overridden methods among the methods in `CALLED_BY_STEPS`, which each step calls. `adapt_overrides` sets this
+    attribute."""
     _saved_and_announced: int | None = None
-    """The step at which the program called `_save_checkpoint`, which announced `on_save`; None if it did not."""
+    """The step at which the program itself called `_save_checkpoint`. This call announces `on_save`. None without such
+    a call, and after `_take_announced_save` read the value."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Run the method `name`: the override of a subclass, or else `work`, the default."""
+        """Call the override of the method `name`. If no subclass overrides the method, call `work`, the default."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
@@ -119,9 +121,10 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Call the `work` that the engine passed to `_at` for the method `name`. The default versions call this method.
+        """Call the function `work` that the engine passed to `_at` for the method `name`. Return its result.
 
-        If the program called the method `name`, and not the engine, do nothing and return None.
+        The default versions call this method. If the program itself calls the method `name`, there is no `work`. Then
+        do nothing and return None.
         """
         return self._works.get(name, _nothing)()
 
@@ -146,16 +149,16 @@ class MomentMethods(TrainerBase):
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Read up to `num_batches` batches. Return the batches and the number of their label items.
+        """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
 
-        The loss of the step is averaged over these items. The number is None if there is no batch, or if the loss is a
-        mean over each batch.
+        `num_items_in_batch` is the number of labels over which the loss of the step is averaged. It is None without
+        batches, and if the loss is a mean over each batch.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of items over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
@@ -172,11 +175,14 @@ class MomentMethods(TrainerBase):
         return self.autocast_smart_context_manager()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
-        """Return a context that does nothing, as transformers does. See `accelerator.autocast`."""
+        """Return a context that does nothing, as in transformers. `accelerator.autocast` sets mixed precision."""
         return nullcontext()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradients, and return their norm before clipping."""
+        """Clip the gradients, and return their norm before clipping. `model` is not used.
+
+        If the program itself calls this method, do nothing and return None.
+        """
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -245,26 +251,30 @@ class MomentMethods(TrainerBase):
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        """Evaluate on the trainer's datasets and return the metrics."""
+        """Evaluate on the trainer's datasets and return the metrics. The parameters are not used."""
         if "_evaluate" in self._works:
             return self._work("_evaluate")
         self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best of the run so far. The trainer state stores the best metric."""
+        """Return whether the metrics are the best of the run so far.
+
+        If the engine calls this method, the callback that chooses the best model also stores the best value in the
+        trainer state. The parameters are not used.
+        """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint."""
+        """Load the weights of the best checkpoint. If the program itself calls this method, do nothing."""
         self._work("_load_best_model")
 
     # Checkpoints.
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the current step."""
+        """Write a checkpoint of the current step. The parameters are not used."""
         if "_save_checkpoint" in self._works:
             self._work("_save_checkpoint")
         else:
@@ -273,9 +283,10 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program's call of `_save_checkpoint` announced `on_save` for this step.
+        """Return whether the program itself called `_save_checkpoint` at this step, which announced `on_save`.
 
-        A second call returns False.
+        The callback handler then does not announce `on_save` a second time. Only the first call of this method after a
+        save returns True.
         """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
@@ -290,28 +301,43 @@ class MomentMethods(TrainerBase):
         """Do nothing: the engine saves the RNG states. Override this method to write more files."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint that the run resumes from."""
+        """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore the optimizer and the schedule from the checkpoint that the run resumes from."""
+        """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_optimizer_and_scheduler")
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Do nothing: the scaler is restored with the optimizer."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the RNG states from the checkpoint that the run resumes from."""
+        """Restore the RNG states from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
-        """Restore the callback states from the checkpoint that the run resumes from."""
+        """Restore the callback states from the checkpoint that the run resumes from.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_load_callback_state")
 
     # The hub.
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint."""
+        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint.
+
+        If the program itself calls this method, do nothing.
+        """
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:
@@ -333,4 +359,4 @@ class MomentMethods(TrainerBase):
 
 
 def _nothing() -> None:
-    """Do nothing. `_work` calls this function if the program, and not the engine, called a method."""
+    """Do nothing. `_work` calls this function if the program itself calls a method."""

@@ -42,12 +42,12 @@ def _is_ours(cls: type) -> bool:
 def adapt_overrides(cls: type) -> None:
     """Adapt the methods that `cls` overrides. Python calls this function once, when it creates the class `cls`.
 
-    - An override with an older signature of transformers gets a wrapper that accepts the current signature. An
-      override that takes `**kwargs` keeps its signature.
+    - An override with an older signature of transformers gets a wrapper that accepts the current signature. It gets no
+      wrapper if it accepts all current parameters, for example with `**kwargs`.
     - An override of `evaluate`, `_evaluate` or `predict` gets a wrapper that opens a session.
     - An override that trainbus never calls causes a warning, which names the replacement.
     - If `cls` overrides `compute_loss`, `cls.loss_takes_items` says whether the override takes `num_items_in_batch`.
-    - `cls._overridden` contains the overridden methods of `CALLED_BY_STEPS`.
+    - `cls._overridden` contains the names of overridden methods that each step calls: see `CALLED_BY_STEPS`.
     """
     for name, adapt in _ADAPTERS.items() if not _is_ours(cls) else ():
         method = _defined_by(cls, name)
@@ -169,9 +169,10 @@ def _predict(method: Method, names: set[str]) -> Method:
 def arguments_of_evaluation(
     method: Method, trainer: object, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Any, str]:
-    """Return the dataset and the metric prefix that a call passes to an overridden `evaluate`.
+    """Return the dataset and the metric prefix of a call of an overridden `evaluate`.
 
-    If the call does not pass one of them, return the default of the override's parameter, or else None and `eval`.
+    If the call does not pass a value, return the default of the override's parameter. If the override has no such
+    parameter, the dataset is None and the prefix is `eval`.
 
     Args:
         method: the method that overrides `evaluate`. Its parameters may differ from the parameters in transformers.

@@ -23,9 +23,10 @@ PADDLENLP = (
 
 
 def _nearest_of(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown parameter, with a suggestion.
+    """Return the last part of the error text about an unknown parameter: a suggestion, or only a period.
 
-    The suggestion is the nearest name in `known`, the parameters of the Trainer, or else the nearest training argument.
+    The suggestion is the nearest name in `known`, the parameters of the Trainer. Without one, it is the nearest
+    training argument.
     """
     arguments = [field.name for field in fields(TrainingArguments)]
     if name not in arguments and closest(name, known):

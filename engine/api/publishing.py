@@ -47,7 +47,7 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False. After the push, `Trainer.push_in_progress` is None or another push."""
+        """Return False, always. To see whether a push is still in progress, read `Trainer.push_in_progress` again."""
         return False
 
 
@@ -208,7 +208,7 @@ class PublishingMethods(SavingMethods):
 
 
 def _tuple(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return one name, several names or None as a tuple."""
+    """Return one or several names as a tuple; an empty tuple for None."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)

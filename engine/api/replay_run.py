@@ -35,7 +35,7 @@ class Absent:
     """
 
     def __init__(self, name: str) -> None:
-        """Create the value of the parameter or attribute `name`. The error shows this name."""
+        """Create the object for the missing parameter or attribute `name`. The error shows this name."""
         object.__setattr__(self, "_name", name)
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -70,7 +70,8 @@ class RecordedEvaluations(Callback):
 class ReplayBus(EventBus):
     """The bus of a replay.
 
-    `subscribers` has the replayed callback. If the recorded run evaluated, `subscribers` also has `evaluations`.
+    If the recorded run evaluated, `subscribers` has `evaluations` beside the replayed callback. A callback that needs
+    evaluations, such as `EarlyStopping`, then finds a callback that evaluates.
     """
 
     evaluations: Callback | None = None
@@ -110,9 +111,9 @@ class ReplaySession:
     """The object `run.session` of a replay. Values that a recording does not have are `Absent`."""
 
     resume_requested: bool = False
-    """Whether the session resumed from a checkpoint."""
+    """Whether the session began after step 0. False for the first session of the recording."""
     first_step: int = 0
-    """The number of steps that were done before the session."""
+    """The number of steps that were done before the session. 0 for the first session of the recording."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -158,14 +159,14 @@ class ReplayRun:
         return self._before + self._now
 
     def seconds(self) -> float:
-        """Return the training time in seconds: the value of `clock`."""
+        """Return the training time in seconds, which is the result of `clock()`."""
         return self.clock()
 
     def announce(self, event: str, **values: Any) -> None:
         """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin a session after the first one. Its records count seconds from its own start.
+        """Begin the next session of the recording. The times in the records of a session count from its start.
 
         Args:
             head: the first record of the session.

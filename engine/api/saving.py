@@ -32,6 +32,7 @@ class SavingMethods(MomentMethods):
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
+            _internal_call: not used.
 
         Raises:
             RankFailure: if the weights are sharded, and a rank does not call this method.

@@ -50,7 +50,8 @@ class SearchMethods(CallbackMethods):
         """Train with several sets of hyperparameters and return the best trial.
 
         Each trial builds a new trainer from the inputs of this trainer, with a model that `model_init` makes. Each
-        trial writes to its own folder, `<output_dir>/run-<number>`. This trainer does not change.
+        trial writes to its own folder in `output_dir`: `run-<number>`, or the name that `hp_name` returns. This trainer
+        does not change.
 
         Args:
             hp_space: a function that receives a trial and returns a dict from argument to value. For ray and wandb, the

@@ -28,7 +28,10 @@ class Services(Protocol):
         """Raise an error if `evaluate(eval_dataset)` cannot begin, as `Trainer.check_evaluation` describes."""
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return the names of the metrics that an evaluation measures; None if unknown."""
+        """Return the names of the metrics that an evaluation will measure; None if unknown.
+
+        Callbacks use the names before the first step, to find a wrong metric name in the settings.
+        """
 
     def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
         """Check the training before its first step, as `TrainerServices.dry_batch` describes."""
@@ -46,10 +49,13 @@ class Services(Protocol):
         """Write the model as an exported program for inference, `model.pt2`."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default."""
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
+        """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
+
+        Return None if only `save_model` can write the model. `Trainer.freeze_model` lists the cases.
+        """
 
     def data_generators(self) -> OwnGenerators:
         """Return the random generators that datasets, collator and sampler hold."""
@@ -94,7 +100,7 @@ class TrainerServices:
         self.trainer.check_evaluation(eval_dataset)
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return the names of the metrics that an evaluation measures; None if unknown."""
+        """Return the names of the metrics that an evaluation will measure; None if unknown."""
         names: tuple[str, ...] | None = self.trainer.rehearse_evaluation()
         return names
 
@@ -126,17 +132,20 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Run the Trainer method `moment`: the override of a subclass, or else `work`, the default.
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default.
 
         Args:
-            moment: the name of the method. `CALLED` lists all names.
+            moment: the name of the method. The table `CALLED` in `engine/api/moments.py` lists all names.
             work: a function, the default of the method. An override that calls `super()` calls this function.
             *arguments: the arguments of the method.
         """
         return self.trainer._at(moment, work, *arguments)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Copy the weights now. Return a function that writes the copy later, on any thread; None if impossible."""
+        """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
+
+        Return None if only `save_model` can write the model.
+        """
         frozen: Callable[[str], None] | None = self.trainer.freeze_model(copy)
         return frozen
 

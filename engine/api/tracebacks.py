@@ -1,4 +1,7 @@
-"""Short tracebacks: a `TrainbusError` shows only the user's lines and the line that raised the error."""
+"""Short tracebacks: a `TrainbusError` shows only the user's lines and the line that raised the error.
+
+Frames of trainbus, torch, contextlib and functools are left out.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ _INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
 
 
 def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public method, so that the traceback of a `TrainbusError` leaves out the frames inside this library.
+    """Decorate a public method, so that a `TrainbusError` from it has a short traceback. See `shortened`.
 
-    The frames of the user's code and the frame that raised the error stay. The full traceback of a `TrainbusError` is
-    logged at level DEBUG. `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. Other errors always keep their full
-    traceback.
+    The tracebacks of the causes of the error become short too. The full traceback is logged at level DEBUG. The
+    environment variable `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. If the method raises another error, its
+    traceback stays.
     """
 
     @functools.wraps(method)
@@ -47,7 +50,10 @@ def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def shortened(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback without the frames of this library, torch and wrappers. The innermost frame stays."""
+    """Return a traceback without the frames of trainbus, torch, contextlib and functools.
+
+    The innermost frame, which raised the error, stays in any case.
+    """
     frames = []
     while traceback is not None:
         package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

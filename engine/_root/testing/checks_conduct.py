@@ -1,4 +1,8 @@
-"""Checks that a callback releases its resources, lets errors through, and does not change objects of others."""
+"""Checks of the side effects of a callback.
+
+A callback must release its resources, let errors through, print nothing and take little time per step. No handler may
+change the training arguments. Handlers that only observe the run must not change the model or draw random numbers.
+"""
 
 from __future__ import annotations
 
@@ -95,10 +99,11 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return the resources that the run did not release, and a text.
+        """Train with a fault. Return the resources that the run did not release, and a text about the weights.
 
-        The text describes the first weight that differs from the trained weights. The text is empty if all weights are
-        equal. It is also empty if `error` is not `InjectedFault`, because the weights are then not compared.
+        The text describes the first weight that differs after the run from its value in the last step. The text is
+        empty if no weight differs. It is also empty if `error` is not `InjectedFault`, because the weights are then not
+        compared.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -146,7 +151,10 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """Copies of the trained weights of a model. Each step makes copies, also a step that ends the run with an error."""
+    """Copies of the weights of a model during a run, to find a callback that leaves other weights after the run.
+
+    Each step stores copies at its begin, before the update of the optimizer, and at its end.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         """Subscribe functions that copy the weights of a trainer's model in each step."""
@@ -160,17 +168,17 @@ class NotedWeights:
         trainer.on("on_step_end", self._end)
 
     def trained(self, early: set[str]) -> dict[str, Any]:
-        """Return the trained weights at the end of the run.
+        """Return the weights that the model must have after the run: the weights after the last complete step.
+
+        If a step fails after `on_gradients`, the weights with the names in `early` have their values from this step.
 
         Args:
-            early: the names of weights that a step changes before the update of the optimizer. Read them from the field
-                `early` after a run without a fault. If a step fails before this update, the result has the new values
-                of these weights only. The other weights have the values from before the step.
+            early: the field `early` of a `NotedWeights` after a run without a fault.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Return a text about the first weight of a model that differs from `trained(early)`; "" if none differs."""
+        """Return a text about the first weight of a model that is not as `trained(early)` returns it; "" if none."""
         trained, left = self.trained(early), weights(model)
         # Weights that were trained in half precision may have a wider dtype after the run.
         return other_weights(
@@ -254,7 +262,7 @@ def costs(lab: Lab) -> None:
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
 
-    Handlers of work events, such as `on_save_due`, do not count.
+    Handlers of events that request work, such as `on_save_due`, do not count (`Kind.WORK`).
 
     Args:
         lab: builds the run.

@@ -69,7 +69,7 @@ def any_order(lab: Lab) -> None:
     remedy="Reset everything that belongs to one run in `on_setup`, if `run.mode == 'train'`.",
 )
 def trains_twice(lab: Lab) -> None:
-    """Check that a callback repeats its run in a second `train()`, and in a second trainer."""
+    """Check that one callback gives the same run again in a second `train()`, and in a second trainer."""
     callback = lab.new()
     first = lab.among(callback)
     train(first)
@@ -104,9 +104,10 @@ def state_round_trip(lab: Lab) -> None:
     fresh = lab.new()
 
     def load() -> None:
-        """Load each saved state into the new callback and compare it. Then end the run with an error.
+        """Load each saved state into `fresh`, and compare the state of `fresh` with the saved state.
 
-        The handlers of `on_setup` of all callbacks run before this function, as in a resumed run.
+        This function runs after the handlers of `on_setup` of all callbacks, as in a resume. At the end, it raises an
+        error, so that the run ends before its first step.
         """
         for state, path in files:
             if state:

@@ -22,7 +22,7 @@ class VirtualClock:
         """The seconds that have passed."""
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Add `seconds` to the time."""
         self.seconds += seconds
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
@@ -36,7 +36,7 @@ class VirtualClock:
 
     @contextmanager
     def running(self) -> Iterator[VirtualClock]:
-        """In a `with` block, replace `time.sleep` and the functions in `CLOCKS` with this clock."""
+        """In a `with` block, use this clock for `time.time`, `time.monotonic`, `time.perf_counter` and `time.sleep`."""
         originals = {name: getattr(time, name) for name in (*CLOCKS, "sleep")}
         # Start at whole seconds. With a fraction, the rounding of floats could make a difference of two readings too
         # small.

@@ -20,7 +20,7 @@ MODULES = (checks_basics, checks_repeats, checks_conduct, checks_processes)
 
 
 class NotJudged(Exception):
-    """Raised in place of a check that cannot run, because a check that must pass first has failed."""
+    """Raised if a check cannot run, because a check that must pass first has failed."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Examination:
         return f"{self.subject.name} fails the check {check.name!r}: {observation.rstrip('. ')}. {check.remedy}"
 
     def close(self) -> None:
-        """End the runs and delete their files."""
+        """End the trainers of the runs, and delete the files of the runs."""
         if self._lab is not None:
             self._lab.close()
             self._scratch.cleanup()
@@ -103,8 +103,8 @@ def check_callback(
         only: the names of the checks to run. Default: all, but the check that starts two processes only with
             `two_processes=True`.
         two_processes: also run the check that starts two processes.
-        expected_failed: each key is the name of a check that may fail, and that is therefore not run. Each value is the
-            reason.
+        expected_failed: the checks to leave out, because the callback fails them. Each key is the name of a check. Each
+            value is the reason.
         **promises: fields of `Subject`, such as `budget=500`.
 
     Raises:
@@ -128,7 +128,8 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     Args:
         only: the names of the checks to run. Empty: all checks.
         two_processes: if `only` is empty, whether the result includes the check that starts two processes.
-        expected_failed: the names of checks that may fail, each with a reason. The result contains these checks too.
+        expected_failed: the names of checks that the callback fails, each with a reason. The function only refuses
+            unknown names in it. It does not remove these checks from the result.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

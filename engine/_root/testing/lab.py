@@ -75,7 +75,10 @@ class Lab:
         return [other for other in own if not (evaluates and type(other).__name__ == "Evaluate")]
 
     def among(self, callback: Any, save_every: int = 2, **options: Any) -> Trainer:
-        """Build a trainer with the callback under test and with callbacks that log, evaluate and save."""
+        """Build a trainer with `callback`, and with callbacks that log, evaluate and save.
+
+        `save_every` is the number of steps between two checkpoints.
+        """
         return self.trainer(*self.around(callback, save_every), callback, **options)
 
     @cached_property
@@ -93,7 +96,10 @@ class Lab:
         self._built.remove(trainer)
 
     def close(self) -> None:
-        """End all trainers."""
+        """Call `Trainer.end` of all trainers that this object built, and drop the stored runs.
+
+        The working folder of the process becomes the folder from before the first run again.
+        """
         for trainer in self._built:
             with contextlib.suppress(Exception):
                 trainer.end()
@@ -159,9 +165,9 @@ def observes(found: Subscription, subject: Subject) -> bool:
 
 
 def values_of_classes(callback: Any) -> dict[str, str]:
-    """Return the values of the class attributes of a callback, as text. The keys have the form `Class.attribute`.
+    """Return the class attributes of a callback: `Class.attribute` -> the `repr` of its value.
 
-    Only numbers, bools, texts, lists, dicts and sets are returned.
+    Only attributes with a number, a bool, a text, a list, a dict or a set are returned.
     """
     classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
     return {
@@ -198,7 +204,11 @@ class Watch:
         """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
-        """Call a handler, and record what the handler prints, draws and changes. Return the result of the handler."""
+        """Call a handler and return its result. Record its output, and the training arguments that it changes.
+
+        For a handler that must only observe the run, also record its changes of the model, and the random generators
+        that it uses.
+        """
         args = _values(self.trainer.args)
         model = self.trainer.model
         before = None

@@ -60,8 +60,8 @@ def parametrize_with_checks(
         only: the names of the checks to run. Default: all, but the check that starts two processes only with
             `two_processes=True`.
         two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
-        expected_failed: the checks whose cases are expected to fail. Each key is the name of a check, each value is the
-            reason why the callbacks may fail the check.
+        expected_failed: the checks that the callbacks must fail: `pytest.mark.xfail(strict=True)`. Each key is the name
+            of a check. Each value is the reason.
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:

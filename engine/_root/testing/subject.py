@@ -40,10 +40,10 @@ class Subject:
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
     """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)
-    """Check -> the reason why the callback may fail it."""
+    """Name of a check that the callback fails -> the reason. `check_callback` leaves this check out."""
 
     def build(self, folder: Path) -> Any:
-        """Return a new callback."""
+        """Return a new callback. A factory with a parameter `folder` receives `folder`."""
         return self.make(folder) if self._takes_folder() else self.make()
 
     def _takes_folder(self) -> bool:

@@ -25,7 +25,7 @@ class FakeSession(ServiceSession):
         self.tracker.rows.append({**values, "step": step})
 
     def tell(self, name: str, value: Any) -> None:
-        """Add a value to the summary."""
+        """Set a value of the summary, which has the values of the whole run."""
         self.tracker.summary[name] = value
 
     def close(self, outcome: Outcome) -> None:
@@ -35,7 +35,7 @@ class FakeSession(ServiceSession):
 
 @dataclass
 class FakeTracker(ServiceTracker):
-    """A tracker that stores the values that a run reports in memory.
+    """A tracker that stores the logged values of a run in memory, in place of a service.
 
     Use the tracker in a test to see the values that your callback logs, in the form in which a tracker receives them.
     """

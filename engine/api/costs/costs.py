@@ -105,7 +105,9 @@ class Costs:
         return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     def dearest(self, count: int = 3) -> list[tuple[str, float]]:
-        """Return the callbacks that took the most time, as pairs: the id, and the seconds in all events together.
+        """Return the callbacks that took the most time, the slowest first, as pairs of id and seconds.
+
+        The seconds are the sum over all events.
 
         Args:
             count: the number of callbacks.

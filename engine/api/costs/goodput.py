@@ -47,7 +47,7 @@ class Session:
     """
 
     id: str
-    """The name of the session in the file."""
+    """The name of the session in the file `goodput.jsonl`."""
     began: float
     """When the session began, in seconds since 1970."""
     points: list[Point]
@@ -61,7 +61,7 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """The known length of the session, in seconds."""
+        """The length of the session up to its last record, in seconds."""
         return self.points[-1].seconds
 
     def keep(self, step: int) -> None:
@@ -69,7 +69,7 @@ class Session:
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
-        """Return the first step, the last known step and the last kept step of the session."""
+        """Return the first step, the last recorded step, and the last step whose work the run keeps."""
         first, last = self.points[0].step, max(point.step for point in self.points)
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 
@@ -175,8 +175,8 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
     """Add the session that a record starts. Return the sessions of its run, with the new session as the last one.
 
-    If the new session resumes, the work of earlier sessions after its first step counts as lost. If it starts a new
-    run, the result has only the new session.
+    If the new session resumes from step N, the work of earlier sessions after step N counts as lost. If the new session
+    starts a new run, the result has only the new session.
 
     Args:
         sessions: the sessions so far.

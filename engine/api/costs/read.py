@@ -91,7 +91,7 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
 
 def _dearest(run: Any, callbacks: Sequence[CallbackCost]) -> Dearest | None:
-    """Return the callback that takes the most time in the steps; None if no callback takes time there.
+    """Return the callback that takes the most time in the steps; None if no callback takes time in the steps.
 
     Args:
         run: the run.

@@ -58,9 +58,9 @@ class Blame:
     rank: int
     """The slowest rank."""
     part: str
-    """The part in which this rank needs the most time above the fastest rank of the part."""
+    """The part in which this rank loses the most time against another rank."""
     excess: float
-    """The seconds per step that this rank needs in `part` above the fastest rank of the part."""
+    """The seconds per step that this rank needs for `part` more than the rank that is fastest in this part."""
     waiting: float
     """The mean seconds per step that the other ranks wait for this rank."""
 
@@ -90,8 +90,8 @@ def judge(
     """Find the part that limits the speed of a training.
 
     Args:
-        totals: the seconds of each part in the session, without `start_and_end`. Their sum is the time of the steps,
-            with which `LIMITS` compares each part.
+        totals: the seconds of each part in the session, without `start_and_end`. A part limits the speed if its share
+            of the sum of `totals` is large enough: see `LIMITS`.
         medians: the seconds of each part in the median step.
         workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
@@ -147,7 +147,7 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
 
     Args:
         share: the share of the session that is in callbacks, as text.
-        seconds: the seconds of the steps.
+        seconds: the time of all steps of the session, in seconds.
         of_median: the share of the median step that is in callbacks.
         dearest: the callback that takes the most time.
     """
@@ -212,7 +212,7 @@ def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
 
 
 def waiting_of(ranks: Sequence[Mapping[str, float]]) -> list[float]:
-    """Return one number per rank: the seconds of the median step in which the rank waits for other ranks.
+    """Return for each rank the seconds per step during which the rank waits for other ranks.
 
     Args:
         ranks: as in `blame_of`.

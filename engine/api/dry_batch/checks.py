@@ -81,7 +81,9 @@ def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[in
 
 
 def metric_finding(trainer: Any, metric: str) -> str | None:
-    """Return a finding if no evaluation of the trainer can measure a metric; None if an evaluation may measure it.
+    """Return a finding if no evaluation of the trainer can measure a metric.
+
+    Return None if an evaluation can measure the metric, or if this is not known.
 
     Args:
         trainer: the Trainer.
@@ -129,12 +131,12 @@ def label_finding(masked: float | None) -> str | None:
 
 
 def padding_finding(share: float | None, of_run: float | None, grouped: bool) -> str | None:
-    """Return a finding if at least half of the tokens are padding; otherwise None.
+    """Return a finding if at least half of the tokens of the run, or of the batch, are padding; otherwise None.
 
     Args:
         share: the share of padding in the batch; None if it is not known.
         of_run: the expected share of padding in the batches of the run; None if it is not known.
-        grouped: whether batches have samples of similar length.
+        grouped: whether batches have samples of similar length. If True, only `share` is compared.
     """
     if of_run is not None and of_run >= MUCH_PADDING and not grouped:
         return (
@@ -151,10 +153,10 @@ def padding_finding(share: float | None, of_run: float | None, grouped: bool) ->
 
 
 def truncation_finding(share: float | None, limit: int | None) -> str | None:
-    """Return a finding if many samples have the maximum length; otherwise None.
+    """Return a finding if at least 5 % of the samples have `limit` tokens or more; otherwise None.
 
     Args:
-        share: the share of samples that have the maximum length; None if it is not known.
+        share: the share of samples that have `limit` tokens or more; None if it is not known.
         limit: the maximum length of the tokenizer or the model; None if it is not known.
     """
     if share is None or limit is None or share < MANY_TRUNCATED:

@@ -1,4 +1,4 @@
-"""Forward and backward of a dry batch, with the training step of the program and without an effect on the run."""
+"""Forward and backward of a dry batch, with the `training_step` of the Trainer and without an effect on the run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _overrides(trainer: Any, name: str) -> Iterator[Any]:
 
 
 def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
-    """Run forward and backward of a batch with the training step of the program, then restore all state.
+    """Run forward and backward of a batch with `trainer.training_step`, then restore all state.
 
     The model is called without its wrapper, so DDP communicates nothing, and without `torch.compile`.
 
@@ -143,7 +143,7 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the number of label items of a batch, a scalar tensor; None if the loss does not use this number."""
+    """Return `num_items_in_batch` for a step with this batch only; None if the loss does not use this number."""
     return trainer.count_items([batch])
 
 

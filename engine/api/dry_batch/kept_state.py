@@ -63,9 +63,9 @@ class KeptState:
     """A copy of the state of all objects that are reachable from some roots.
 
     The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
-    short lists, short dicts and the closures of functions. It also follows the globals and classes of the program that
-    functions name. `restore` does not undo effects outside of the process, such as files and requests. It does not
-    restore objects that are written in C.
+    items of lists and dicts with at most 64 items, and the closures of functions. It also follows the classes of the
+    program, and the globals that functions of the program use. `restore` does not undo effects outside of the process,
+    such as files and requests. It does not restore objects that are written in C.
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:
@@ -77,7 +77,7 @@ class KeptState:
             data: if True, large tensors and arrays are neither copied nor restored, because they hold the samples.
 
         Raises:
-            Unrestorable: if state cannot be restored, such as an iterator, a weight without values or a sharded weight.
+            Unrestorable: if state cannot be restored, such as an iterator, a sharded weight, or a lazy or meta weight.
         """
         self._alive: list[Any] = [*stops]
         self._seen = {id(each) for each in self._alive}
@@ -91,7 +91,7 @@ class KeptState:
                 raise Unrestorable(f"more than {_VISITS:,} objects can be reached from it")
 
     def restore(self) -> None:
-        """Restore everything that changed."""
+        """Set all objects back to the copied state."""
         for undo in self._undo:
             undo()
 
@@ -243,7 +243,7 @@ def _put_back(container: Any, values: Any) -> None:
 
 
 def _same(container: Any, values: Any) -> bool:
-    """Return whether a container has the same objects in the same order as `values`, the result of `_copy_of`."""
+    """Return whether a container still has the content `values`, the result of `_copy_of`."""
     if len(container) != len(values):
         return False
     if isinstance(container, dict):

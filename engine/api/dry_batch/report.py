@@ -21,7 +21,7 @@ class DryBatchReport:
     rows: list[int] = field(default_factory=list)
     """The dataset indices of the samples of the batch."""
     chosen: str = ""
-    """How the samples were chosen."""
+    """How the samples were chosen, such as "the longest ones, by the length of 'input_ids'"."""
     shapes: dict[str, str] = field(default_factory=dict)
     """The dtype and the shape of each tensor of the batch as text, by name."""
     loss: float | None = None

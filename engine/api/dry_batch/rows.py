@@ -76,7 +76,8 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
         main_input: the key of a sample whose value has the length of the sample, such as `input_ids`.
 
     Raises:
-        NoBatch: if the dataset is a stream or has no samples, or if the loader makes batches in its own way.
+        NoBatch: if the dataset is a stream, or has no samples or no length. Also if the loader has no `dataset`, no
+            `collate_fn` or no `batch_size`, because it makes batches with a batch sampler.
     """
     rows, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if rows is None or collate is None:

@@ -31,7 +31,7 @@ class DryStepper:
     """Whether the batch is the last of its step."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Compute the gradients of a loss, and store them in `grads`.
+        """Compute the gradients of a loss, and store them in the field `grads` of this object.
 
         Args:
             loss: a tensor with one element.

@@ -1,1 +1,4 @@
-"""Preview: run the real loop and the real callbacks that decide, on a virtual clock and without model and data."""
+"""Preview: the logs, evaluations, saves and stops of a run, computed without training.
+
+A preview runs the real loop and the real callbacks that request this work. Model, data, disk and clock are virtual.
+"""

@@ -1,6 +1,6 @@
-"""Make a preview: run the training loop and the callbacks that decide, without model, data, disk and clock.
+"""Make a preview: run the training loop and the callbacks that request logs, evaluations, saves and stops.
 
-Virtual objects replace these parts of a run.
+Virtual objects replace the model, the data, the disk and the clock.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
 
 
 class Rehearsal:
-    """One preview of a trainer: the virtual parts, and the method that runs them."""
+    """One preview of a trainer: the virtual objects, and the method that runs the training loop on them."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Rehearsal:
         self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
 
     def preview(self) -> Preview:
-        """Run the training loop on the virtual parts, and return the result."""
+        """Run the training loop on the virtual objects, and return the result."""
         virtual, trainer = self.virtual, self.trainer
         borrowed = trainer.run.session
         borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
@@ -228,9 +228,9 @@ class Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return the argument `names` of `VirtualTrainer`, with the metric prefix of each evaluation as key.
+        """Return a dict with the metric prefix of each evaluation as key, for the argument `names` of `VirtualTrainer`.
 
-        Each value is an empty tuple, because the curves have the names of all known metrics.
+        Each value is an empty tuple, because every known metric has a curve.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
@@ -240,7 +240,7 @@ class Rehearsal:
     # The schedule.
 
     def _schedule(self, steps: int) -> tuple[Any, Any]:
-        """Build an optimizer without weights, and its schedule for a run of `steps` steps. Return both."""
+        """Return an optimizer that updates no model, and its learning-rate schedule for a run of `steps` steps."""
         trainer, args = self.trainer, self.trainer.args
         given, schedule = trainer._given_optimizers
         groups = list(given.param_groups) if given is not None else self._own_groups()

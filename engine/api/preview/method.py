@@ -30,8 +30,8 @@ class PreviewMethods(TrainerBase):
     ) -> Preview:
         """Return the logs, evaluations, saves, deletions and stops of a future `train()`, with author and reason.
 
-        The preview runs the training loop and the callbacks that decide. Model, data, disk and clock are virtual. A
-        preview writes nothing, and changes neither the trainer nor the RNG states.
+        The preview runs the training loop, and the callbacks that request this work. Model, data, disk and clock are
+        virtual. A preview writes nothing, and changes neither the trainer nor the RNG states.
 
         Args:
             metrics: the metrics that evaluations measure. Each key is a name. Each value is a list with one value for
@@ -48,8 +48,8 @@ class PreviewMethods(TrainerBase):
                 preview of such a stream shows a single epoch, which lasts until the last step.
 
         Raises:
-            ArgumentError: during a session, if `stream_rows` is set for data with a length, or for settings that
-                `train` also refuses.
+            ArgumentError: if a session is in progress. Also if `stream_rows` is set for data with a length. Settings
+                that `train` refuses raise the same errors as in `train`.
         """
         from .make import Rehearsal, undisturbed  # most programs make no preview, and the import takes time
         from .measure import measured

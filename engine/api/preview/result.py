@@ -27,11 +27,12 @@ class Preview:
 
     rows: list[Row]
     """Each log, evaluation, save, deletion, load of the best model and stop, in order. A row has the keys `step`,
-    `what`, `by` and `reason`."""
+    `what` (the kind, such as `save`), `by` (the ids of the callbacks that requested it) and `reason`."""
     kept: list[int]
     """The steps of the checkpoints that exist at the end of the run."""
     warnings: list[str]
-    """Settings without the expected effect, and decisions that the preview does not know."""
+    """Warnings about settings without the expected effect, about callbacks that the preview does not run, and about
+    triggers that depend on times that the preview does not know."""
     steps: int
     """The step at which the run ends."""
     max_steps: int
@@ -49,7 +50,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows for each value of `what`, such as `save`."""
+        """The number of rows of each kind. The keys are `log`, `evaluate`, `save`, `delete`, `load_best` and `stop`."""
         found = Counter(row["what"] for row in self.rows)
         return {what: found[what] for what in WORK}
 
@@ -103,7 +104,7 @@ class Preview:
         return []
 
     def _decided(self) -> list[str]:
-        """Return the numbers of the run that do not depend on the machine, as lines of text."""
+        """Return the lines of `figures` without the lines for disk space and time, which depend on the machine."""
         return [line for line in self.figures() if not line.startswith(("disk:", "time:"))]
 
     def figures(self) -> list[str]:

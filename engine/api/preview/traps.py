@@ -1,4 +1,4 @@
-"""Traps: settings of a run that have no effect or an unexpected effect. A preview finds them."""
+"""Find traps: settings of a run that have no effect or an unexpected effect. A preview warns about them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Seen:
     rates: LearningRates
     """The learning rates of the steps that this session makes."""
     clocked: bool
-    """Whether the virtual clock advances, because the seconds of a step are known."""
+    """Whether the seconds of a step are known. If not, the virtual clock does not advance."""
     best: dict[int, float]
     """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no values of this
     metric."""
@@ -52,7 +52,7 @@ class Seen:
 
 
 def traps(seen: Seen) -> Iterator[str]:
-    """Yield one warning for each trap in a preview."""
+    """Yield one warning for each setting that has no effect or an unexpected effect in a preview."""
     yield from _streams(seen)
     yield from _dead_triggers(seen)
     yield from _saves(seen)

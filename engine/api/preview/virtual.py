@@ -1,4 +1,4 @@
-"""Virtual parts of a run: the objects that replace the model, the data, the disk and the clock in a preview."""
+"""The virtual objects of a preview, which replace the model, the data, the disk and the clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class VirtualRanks(Ranks):
 
     @property
     def single_process(self) -> bool:
-        """True: no other process takes part in a preview."""
+        """True, so that the engine does not wait for other ranks."""
         return True
 
 
@@ -68,7 +68,7 @@ class VirtualRun(Run):
         opened.mode = "train"
 
     def feed_from(self, loader: Any) -> None:
-        """Store the loader of the trainer. A resumed run reads the number of remaining batches from the loader."""
+        """Store the training loader of the trainer. A preview that resumes counts the remaining batches with it."""
         opened = self.session
         opened.train_dataloader = loader
 
@@ -127,10 +127,10 @@ class VirtualStorage:
 
 
 class VirtualFeed:
-    """The feed of a preview. It counts the batches and samples of each step, but reads no data."""
+    """The data of a preview. It counts the batches and samples of each step, but reads no data."""
 
     def __init__(self, run: Run, plan: RunPlan, stream_rows: int | None = None) -> None:
-        """Create a feed that counts the planned batches of a run.
+        """Create the object that counts the batches of a run.
 
         Args:
             run: the virtual run.
@@ -148,7 +148,7 @@ class VirtualFeed:
         self._rows = 0
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to a position in the data: the number of the epoch, and the number of its batches to skip."""
+        """Go to a position in the data: skip `batches_done` batches of an epoch. Epochs count from 0."""
         args, position = self._run.args, self._run.position
         scheduled = args.gradient_accumulation_schedule
         self._accumulate = args.accumulation_in(epoch) if scheduled else args.gradient_accumulation_steps
@@ -217,10 +217,10 @@ class LearningRates:
 
 
 class VirtualStepper:
-    """The stepper of a preview. It advances the schedule and the clock, but not the model."""
+    """The object that makes the steps of a preview. It advances the schedule and the clock, but not the model."""
 
     def __init__(self, run: Run, clock: VirtualClock) -> None:
-        """Create the stepper of a run. The optimizer and the schedule of the run must exist."""
+        """Create the object for a run. The run must already have its optimizer and its schedule."""
         self._run, self._clock = run, clock
         self._moves = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.rates = LearningRates()
@@ -283,19 +283,19 @@ class VirtualTrainer(EvaluationMethods):
 
 @dataclass(frozen=True)
 class VirtualServices(TrainerServices):
-    """The services of a virtual trainer.
+    """The object `run.services` of a preview.
 
     `VirtualTrainer` does not have methods that need a model or a disk, such as `save_model`. Callbacks that take part
     in previews do not call these methods.
     """
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Evaluate the virtual trainer, and return the metrics."""
+        """Return the assumed metrics of an evaluation, and announce the events of the evaluation."""
         metrics: dict[str, float] = self.trainer.evaluate(*args, **options)
         return metrics
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
-        """Return None: a preview does not measure which metrics an evaluation has."""
+        """Return None: a preview runs no model, so it cannot find the names of the metrics."""
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:

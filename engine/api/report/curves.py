@@ -35,7 +35,7 @@ class Curve:
         return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
 
     def reduced(self, most: int) -> Curve:
-        """Return the curve with only the points that the function `kept` chooses: about `most`."""
+        """Return this curve with about `most` of its points. The function `kept` chooses the points."""
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
@@ -74,12 +74,12 @@ def first_broken(values: Sequence[float]) -> int | None:
 
 
 def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None]:
-    """Return a function that returns the seconds of a step.
+    """Return a function that takes a step and returns the training time at this step, in seconds.
 
     Between two known steps, the function interpolates. Before the first and after the last known step, it returns None.
 
     Args:
-        known: pairs of step and seconds.
+        known: pairs of step and training time in seconds.
     """
     pairs = sorted(set(known))
     steps = [step for step, _ in pairs]
@@ -101,7 +101,7 @@ def curves_of(rows: Iterable[dict[str, Any]], clock: Callable[[int], float | Non
 
     Args:
         rows: the logged rows. Each row has a `step`, and may have `seconds`.
-        clock: a function that returns the seconds of a step, for rows without `seconds`.
+        clock: a function that returns the training time at a step, for rows without `seconds`: see `clock_of`.
     """
     curves: dict[str, Curve] = {}
     for row in rows:

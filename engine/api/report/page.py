@@ -90,7 +90,7 @@ def _summary(runs: Sequence[RunData]) -> str:
 
 
 def charts_of(runs: Sequence[RunData]) -> dict[str, Lines]:
-    """Return the curves to draw, by title: the logged values, and the recorded values of every step.
+    """Return the curves to draw, by title: the logged values, and the values of every step from recordings.
 
     A chart without a curve of at least two points is left out.
     """

@@ -110,7 +110,7 @@ def _checkpoints(run: RunData) -> str:
 
 
 def decisions(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return for each run a timeline of all decisions, such as evaluations and saves, and a table of the last ones."""
+    """Return for each run a timeline of all decisions, such as evaluations and saves, and a table of the last 40."""
     return _of_each(runs, names, _decisions)
 
 
@@ -311,7 +311,7 @@ def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[R
 
 
 def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Return the earlier rows for which `stays` returns True, followed by the last `MOST_ROWS` rows."""
+    """Return the last `MOST_ROWS` rows, after those older rows for which `stays` returns True."""
     early = [each for each in rows[:-MOST_ROWS] if stays(each)]
     return early + rows[-MOST_ROWS:]
 
