@@ -167,8 +167,8 @@ class ColumnCollator:
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """The collator that the user passed, without a `ColumnFilter` around it. It can make a batch from `BatchRows`, or
-    it is transformers' `DataCollatorWithPadding`. trainbus then calls its own `DataCollatorWithPadding` instead."""
+    """The collator that the user passed, without a `ColumnFilter` around it. It makes a batch from `BatchRows`. The
+    `DataCollatorWithPadding` of transformers cannot do this, so trainbus calls its own class instead."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):
