@@ -82,7 +82,7 @@ class EpochProgress:
     def lose_dataset_state(self) -> None:
         """Save no state of the dataset from now on, because another iteration of the same dataset changes this state.
 
-        A resumed run then reads the epoch from the first sample, and drops the samples that are already done.
+        A resumed run then reads the epoch from its first sample, and drops the samples that are already done.
         """
         self.keeps_state, self.dataset = False, None
 

@@ -1,4 +1,4 @@
-"""The loaders whose batches are being read now. `accelerator.gather_for_metrics` asks for the last batch."""
+"""The loaders that are being read now. `accelerator.gather_for_metrics` needs the size of the last batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from .samplers import BatchedSampler
 
 _OPEN: list[Any] = []
-"""The loaders with an iteration in progress, from the outermost to the innermost. An evaluation in a training has two.
-"""
+"""The loaders with an iteration in progress, in the order in which the iterations began. During an evaluation inside of
+a training, there are two."""
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class StreamShard(IterableDataset[Any]):
         self.drop_last = drop_last
         self.first_rows: dict[int, int] = {}
         """Samples, over all ranks, to skip at the start of the next iteration, by worker number. Without workers, the
-        number is 0."""
+        only key is 0."""
         self._first: list[Any] = []
         self._resumed = False
         self._told_longer = False

@@ -319,7 +319,7 @@ def _bundled_options(cls: type[Bundled]) -> list[str]:
 
 
 def _computing_options(metric: Any, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options that `compute` of a metric takes."""
+    """Yield the names in `options` that the method `compute` of the metric accepts."""
     parameters = inspect.signature(getattr(metric, "_compute", metric.compute)).parameters
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return (name for name in options if any_name or name in parameters)

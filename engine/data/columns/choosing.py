@@ -60,7 +60,7 @@ def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches as the two parameters, but from columns.
+    """Return a dataset and a collator that make the same batches as `dataset` and `collator`, but from columns.
 
     Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
     supported. A dataset or a tokenizer is not supported if the program replaced one of its methods.
