@@ -103,9 +103,10 @@ class Loader(DataLoader[Any]):
 
     @property
     def parts(self) -> list[int]:
-        """Into how many parts a stream is divided: the ranks that read separate parts, and the workers of each rank.
+        """Two numbers: how many ranks read separate parts of a stream, and how many workers each rank has.
 
-        Without workers, the second number is 1. For a map-style dataset, both numbers are 1.
+        Without workers, the second number is 1. If every rank reads the whole stream, the first number is 1. For a
+        map-style dataset, both numbers are 1.
         """
         if self._stream is None:
             return [1, 1]

@@ -96,7 +96,7 @@ class StreamShard(IterableDataset[Any]):
                 yield group[index] if over < 0 else PaddingRow(self._first[over % len(self._first)])
 
     def check_length(self, batches: int, workers: int) -> None:
-        """Warn once if an epoch has more batches than the stream must have by its `__len__`.
+        """Warn once if an epoch has more batches than the `__len__` of the stream allows.
 
         Args:
             batches: the number of batches of this epoch that the workers of this rank have made so far.
