@@ -61,7 +61,7 @@ class Enough(BaseException):
 
 
 class _Left(BaseException):
-    """The exception that ends the program at its first `train()`. Its field `result` is the result of `instead`.
+    """The exception that ends the program at its first `train()`. It has the result of the function that ran instead.
 
     The class is not a subclass of `Exception`, so that programs do not catch the exception.
     """
@@ -152,7 +152,10 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
 
 
 def only_reports(callback: Any) -> bool:
-    """Return whether a callback or callback class has the capability `REPORTS`, or is a tracker of transformers."""
+    """Return whether a callback or callback class only reports the run to a tracker or a file.
+
+    Such a callback has the capability `REPORTS`, or is a tracker of transformers.
+    """
     kind = _class_of(callback)
     theirs = imported("transformers.integrations.integration_utils")
     trackers = () if theirs is None else tuple(theirs.INTEGRATION_TO_CALLBACK.values())

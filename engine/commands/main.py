@@ -127,7 +127,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_installed(commands: Any, chosen: str) -> None:
-    """Add the commands of installed packages."""
+    """Add the commands of installed packages. Import only the command `chosen`; the others get one line of help."""
     for name, plugin in installed(COMMAND_GROUP).items():
         if name in COMMANDS:
             continue  # no package replaces a command of this library

@@ -87,7 +87,7 @@ def checked_module(name: str) -> str:
 
 
 def _is_own(module: str) -> bool:
-    """Return whether `module` names a callback of trainbus in the argument `callbacks`. This does not import torch."""
+    """Return whether trainbus itself has a callback of this name. The argument `callbacks` would select that one."""
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}

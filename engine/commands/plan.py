@@ -85,8 +85,8 @@ def _run(options: argparse.Namespace) -> int:
 def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
     """Convert a memory estimate to a dict.
 
-    The dict has the workload, the memory of each variant of a way to shard, and the names of the variants that fit the
-    GPUs.
+    The dict has the workload, the memory and the arguments of each variant, the launch command, and the names of the
+    variants that fit the GPUs.
 
     Args:
         workload: the model, the GPUs and the settings of the training.
@@ -121,7 +121,9 @@ def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
 def as_text(workload: Workload, found: list[Candidate]) -> str:
     """Convert a memory estimate to text: the workload, a table, and the training arguments to use.
 
-    `as_data` explains the parameters.
+    Args:
+        workload: the model, the GPUs and the settings of the training.
+        found: the variants with their memory.
     """
     lines = [_heading(workload), "", *_table(workload, found), ""]
     fitting = [each for each in found if each.fits]

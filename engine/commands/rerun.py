@@ -267,7 +267,7 @@ def reproduced(described: dict[str, Any], found: Found) -> bool:
     """Return whether the repeated step failed in the same way as the step in the capsule.
 
     If the step in the capsule raised an error, the repeated step must raise an error of the same type. Otherwise the
-    losses and the gradient norm of both steps must be equal.
+    losses and the gradient norm of both steps must be exactly equal.
 
     Args:
         described: the description of the capsule, from `read`.

@@ -62,8 +62,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 def _only_cpu() -> bool:
     """Return whether this process has no accelerator, such as a GPU.
 
-    No tensor with values is then outside of the CPU, so `to_device` does not look at the tensors of a batch. This takes
-    no time in a step.
+    All tensors are then on the CPU already, so `to_device` can return a batch without a look at its tensors.
     """
     # The second test may start CUDA, and a process that has started CUDA cannot fork workers.
     return not (torch.cuda.is_available() or torch.accelerator.is_available())

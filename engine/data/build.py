@@ -59,7 +59,7 @@ def build_loader(
     Raises:
         DataError: if the dataset is not a stream and lacks `__getitem__` or `__len__`, if it has no column that the
             model accepts, or if it has no lengths to group by.
-        ArgumentError: if the loader is for training, the dataset is a stream, and `limit_train_batches` is set.
+        ArgumentError: if `training` is True, the dataset is a stream, and `limit_train_batches` is set to any value.
     """
     rows, joins = dataset, joins_samples(collator)
     if accepted is not None:
@@ -153,7 +153,10 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Build the sampler that the arguments select for a map-style dataset. `build_loader` explains the parameters."""
+    """Build the sampler that the training arguments select for a map-style dataset. It orders samples for all ranks.
+
+    The arguments have the same meaning as in `build_loader`.
+    """
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
         return _group_by_length(lengths, args, ranks, batch_size, training)

@@ -23,11 +23,12 @@ class EpochProgress:
     """RNG states at the start of the iteration. The workers are seeded from these states. A resumed run restores these
     states before it starts the iteration again."""
     first: dict[int, int] = field(default_factory=dict)
-    """The number of samples that were done when the batch size, the world size or the number of workers changed, by
-    worker number. Without workers, or for map-style data, the worker number is 0. Counted like `rows`."""
+    """The samples in `rows` that were done before the batch size, the world size or the number of workers changed in
+    this epoch."""
     rows: dict[int, int] = field(default_factory=dict)
-    """The number of samples that are done, by worker number: `first` plus the samples of the yielded batches. Counted
-    over all ranks that read the same data. If each rank reads its own part of a stream, counted on this rank only."""
+    """The number of samples that are done, by worker number. Without workers, or for map-style data, the only key is 0.
+    If each rank reads its own part of a stream, only the samples of this rank count. Otherwise the samples of all ranks
+    count."""
     part: int = 0
     """Number of the worker that made the last fetched batch. 0 without workers, or for map-style data."""
     pulled: int = 0
@@ -35,7 +36,7 @@ class EpochProgress:
     ahead: Any = None
     """The prefetched batch; `END` if no batch is left; None before the first batch is fetched."""
     keeps_state: bool = False
-    """Whether the position is saved in the form of the dataset's own state. Only for a stream without workers."""
+    """Whether the position is saved with `state_dict` of the dataset. Only for a stream without workers."""
     dataset: Any = None
     """The dataset's own state before the last batch was fetched; None if `keeps_state` is False."""
     workers: dict[int, Any] = field(default_factory=dict)
@@ -56,13 +57,18 @@ class EpochProgress:
     None without workers."""
 
     def continue_workers(self, states: dict[int, Any], *, is_stream: bool) -> None:
-        """Record that the persistent workers have the RNG states `states`, by worker number."""
+        """Store the RNG states from which the persistent workers continue in this iteration.
+
+        Args:
+            states: RNG states by worker number.
+            is_stream: whether the loader reads a stream. The states are then also stored in `workers_began`.
+        """
         self.workers = dict(states)
         if is_stream:
             self.workers_began = dict(states)
 
     def restore(self, state: dict[str, Any], parts: list[int]) -> None:
-        """Set the numbers of finished samples to the numbers in a state. If the epoch is over, set the position too.
+        """Set `first` and `rows` from a state. If the epoch is over, also set `pulled`, `ahead` and `workers`.
 
         Args:
             state: the result of `resume_state` or of `at_row`.
@@ -76,7 +82,7 @@ class EpochProgress:
     def lose_dataset_state(self) -> None:
         """Save no state of the dataset from now on, because another iteration of the same dataset changes this state.
 
-        A resumed run then reads the epoch from the first sample, and drops the samples that are already done.
+        A resumed run then reads the epoch from its first sample, and drops the samples that are already done.
         """
         self.keeps_state, self.dataset = False, None
 
@@ -84,8 +90,7 @@ class EpochProgress:
         """Return the state that a checkpoint saves: nested values with tensors. Another loader resumes from this state.
 
         The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, so
-        that a resumed run fetches the same batch again. RNG states that equal those in `began` are left out. If you
-        repair the dataset or the collator before you resume, the run gets the repaired batch.
+        that a resumed run fetches the same batch again.
 
         Args:
             parts: the value of `Loader.parts`.
@@ -123,9 +128,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
     A loader with another batch size, world size or number of workers can resume from the result.
 
     Args:
-        state: some or all entries of `EpochProgress.resume_state`. If the entry `rows` is missing, or if the entry
-            `parts` differs from the argument `parts`, the state must have the entry `row`: the number of finished
-            samples of the epoch, over all ranks.
+        state: some or all entries of `EpochProgress.resume_state`, and `row`: the number of finished samples of the
+            epoch, over all ranks. `row` may be missing if the state has the entry `rows` and its `parts` equal `parts`.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
@@ -173,5 +177,5 @@ def by_name(values: dict[int, Any]) -> dict[str, Any]:
 
 
 def by_number(values: dict[str, Any]) -> dict[int, Any]:
-    """Convert string keys back to integers. This undoes `by_name`."""
+    """Convert the string keys of a dict from a checkpoint to integers."""
     return {int(name): value for name, value in values.items()}

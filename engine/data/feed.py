@@ -26,7 +26,7 @@ class Window:
 
 
 class Feed:
-    """Fetches windows from a loader. A window contains the batches of one step: `accumulate` batches.
+    """Fetches the batches of each step from a loader. A `Window` has the batches of one step.
 
     The last window of an epoch may have fewer batches. The loader may be any iterable of batches. The feed uses the
     methods `set_epoch`, `resume_from`, `inherit_workers`, `skip` and `track_training`, and the attribute `batch_rows`,
@@ -85,8 +85,8 @@ class Feed:
         Args:
             loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
             restore_rng: restores the RNG states. It is called once.
-            after_first_window: whether a run that resumes in the middle of an epoch restores the RNG states after its
-                first window, in `take`, as transformers does. False restores the RNG states in `begin`.
+            after_first_window: True restores the RNG states after the first step's batches are fetched, as transformers
+                does. False restores them before this fetch. At the start of an epoch, True has no effect.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
@@ -94,8 +94,7 @@ class Feed:
         """Start an epoch, and skip the batches that are done. If the loader cannot skip batches, read them.
 
         The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
-        restored before these draws. If the run resumes in the middle of an epoch, the earlier session has made these
-        draws, so the RNG states are restored after these draws.
+        restored before these draws. If the run resumes in the middle of an epoch, they are restored after these draws.
 
         Args:
             epoch: the epoch, from 0.
@@ -122,7 +121,7 @@ class Feed:
             self._restore()
 
     def _iterate(self) -> Iterator[Any]:
-        """Call `track_training` of the loader, and then start the iteration from which the training reads."""
+        """Start the iteration of the training over the loader."""
         if hasattr(self.loader, "track_training"):
             self.loader.track_training(next_iteration=True)
         return iter(self.loader)
@@ -133,7 +132,7 @@ class Feed:
         restore()
 
     def take(self) -> Window | None:
-        """Fetch and return the next window of the epoch; return None at the end of the epoch."""
+        """Fetch and return the batches of the next step; return None at the end of the epoch."""
         marks = self.timeline.marks
         marks += (STEP, now())
         self.activity.name = FETCH
@@ -156,7 +155,7 @@ class Feed:
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
-        """Return the window of the batches that `collect` returns; None if `collect` returns no batch."""
+        """Fetch the batches of the next step with `collect`; return None if `collect` returns no batch."""
         batches = (to_device(batch, self.device, self.non_blocking) for batch in self._batches)
         items = collect(batches, self.accumulate)
         self._restore()

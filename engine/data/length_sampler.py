@@ -34,7 +34,8 @@ class LengthGroupedSampler(Sampler[int]):
             group_size: how many consecutive samples have similar length. In training, this is the number of samples of
                 one rank in an optimizer step. In evaluation, this is the batch size of one rank.
             ranks: the ranks that divide the samples.
-            seed: makes every iteration yield the same order. None draws a new order from the global generator.
+            seed: with a seed, every iteration yields the same order. With None, each iteration draws a new order from
+                torch's global generator.
         """
         self.lengths = lengths
         self.group_size = group_size
@@ -62,9 +63,9 @@ class LengthGroupedSampler(Sampler[int]):
         return twin
 
     def repeat(self) -> None:
-        """Make the next iteration draw the order that `state` determines.
+        """Make the next iteration yield the last order again, for a resume in the middle of an epoch.
 
-        If there is neither a state nor a seed, log a warning. The next iteration then draws a new order.
+        If both `self.state` and `self.seed` are None, log a warning. The next iteration then draws a new order.
         """
         self._again = True
         if isinstance(self.state, torch.Tensor):

@@ -63,7 +63,8 @@ class Loader(DataLoader[Any]):
 
         Args:
             *args: positional arguments of torch's DataLoader.
-            in_group: whether this process belongs to a process group with other ranks.
+            in_group: whether this process is in a process group with other ranks. The loader then waits for idle
+                threads before it forks workers.
             **options: keyword arguments of torch's DataLoader.
         """
         super().__init__(*args, **options)
@@ -102,9 +103,10 @@ class Loader(DataLoader[Any]):
 
     @property
     def parts(self) -> list[int]:
-        """The division of the data: number of ranks that read separate parts, and number of workers of each rank.
+        """Two numbers: how many ranks read separate parts of a stream, and how many workers each rank has.
 
-        For a map-style dataset this is [1, 1], because its samples are read by index.
+        Without workers, the second number is 1. If every rank reads the whole stream, the first number is 1. For a
+        map-style dataset, both numbers are 1.
         """
         if self._stream is None:
             return [1, 1]
@@ -150,12 +152,12 @@ class Loader(DataLoader[Any]):
     def resume_from(self, state: dict[str, Any]) -> bool:
         """Make the next iteration start at the position of `state`, in the same epoch.
 
-        If the state has no entry `pulled`, or if its entry `parts` differs from `parts` of this loader, only the number
-        of finished samples is used. The iteration then starts after these samples.
+        If the batch size changed, or if `parts` differs from the saved `parts`, the iteration starts after the number
+        of samples that are done. Otherwise it starts exactly where the saved iteration was.
 
         Args:
             state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
-                over all ranks. After a change of the batch size, the caller leaves out `pulled`.
+                over all ranks. If the batch size changed, the caller removes the entry `pulled`, the number of batches.
 
         Returns:
             Whether the state is used. False if the state is empty: the method then changes nothing.
@@ -184,7 +186,7 @@ class Loader(DataLoader[Any]):
             self._running.inherit(state)
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the persistent workers by worker number; None without them or before they start."""
+        """Return the RNG states of the persistent workers, by worker number as text; None if no such worker started."""
         return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
 
     def skip(self, batches: int) -> bool:
@@ -200,10 +202,12 @@ class Loader(DataLoader[Any]):
         return False
 
     def track_training(self, next_iteration: bool = False) -> None:
-        """Make `resume_state` follow the iterations of a training only. Other iterations use an `independent` loader.
+        """Make `resume_state` return the position of the training, also if other code iterates over this loader.
+
+        Other iterations then read from an `independent` loader.
 
         Args:
-            next_iteration: whether the training starts the next iteration.
+            next_iteration: True if the next iteration belongs to the training. False if it belongs to other code.
         """
         self._tracked, self._tracks_next = True, next_iteration
 
@@ -240,7 +244,7 @@ class Loader(DataLoader[Any]):
         return self._own
 
     def _states_at_start(self) -> dict[str, Any]:
-        """Return the RNG states at the start of an epoch; an empty dict if no run can resume in the epoch."""
+        """Return the RNG states at the start of an iteration; an empty dict if no checkpoint needs its position."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
     # Iterating.

@@ -1,4 +1,4 @@
-"""The loaders whose batches are being read now. `accelerator.gather_for_metrics` asks for the last batch."""
+"""The loaders that are being read now. `accelerator.gather_for_metrics` needs the size of the last batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from .samplers import BatchedSampler
 
 _OPEN: list[Any] = []
-"""The loaders with an iteration in progress, from the outermost to the innermost. An evaluation in a training has two.
-"""
+"""The loaders with an iteration in progress, in the order in which the iterations began. During an evaluation inside of
+a training, there are two."""
 
 
 @contextmanager
 def opened(loader: Any) -> Iterator[None]:
-    """In a `with` block, an iteration of `loader` is in progress."""
+    """Record during a `with` block that `loader` is being read. `last_batch` uses this record."""
     open_loaders = _OPEN  # the module may be gone when Python ends the iteration at exit
     open_loaders.append(loader)
     try:
@@ -27,10 +27,11 @@ def opened(loader: Any) -> Iterator[None]:
 
 
 def last_batch() -> tuple[int | None, int]:
-    """Return two numbers for the last batch of the innermost loader: samples, and repeated samples at the end.
+    """Return the number of samples of the last batch, and how many samples at its end are repeated.
 
-    Repeated samples only fill up the batch, so that all ranks get equally many batches. The number of samples is None
-    if it is unknown, or if no loader is open.
+    The batch comes from the loader that is being read. During an evaluation inside of a training, this is the loader of
+    the evaluation. Repeated samples only fill up the batch, so that all ranks get equally many batches. The number of
+    samples is None if it is unknown, or if no loader is being read.
     """
     if not _OPEN:
         return None, 0

@@ -25,15 +25,15 @@ class RunPlan:
     total_batch_size: int
     """Samples of one optimizer step, over all ranks."""
     num_examples: int
-    """Samples of the dataset. If the loader has no length, the samples of the whole run. If only the dataset has no
-    length, the samples of one rank in an epoch."""
+    """Samples of the dataset. If the dataset has no length: samples of one rank in an epoch, as in transformers. If the
+    loader has no length: samples of the whole run."""
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     epoch_rows: int = 0
     """The most samples of an epoch, over all ranks. The position of a run in an epoch never exceeds this number."""
     offset: int = 0
-    """How many steps later than planned an epoch ends; negative if it ends earlier. Not 0 only if the run resumed with
-    another batch size, so that earlier steps had more or fewer samples."""
+    """How many steps later than planned an epoch ends; negative if it ends earlier. It is 0 unless the run resumed with
+    another batch size in the middle of an epoch."""
 
     @property
     def endless(self) -> bool:
@@ -41,11 +41,11 @@ class RunPlan:
         return self.epochs == sys.maxsize
 
     def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> RunPlan:
-        """Return the plan of a run whose earlier steps had more or fewer samples than planned.
+        """Return the plan of a run that resumed with another batch size in the middle of an epoch.
 
         Args:
-            offset: how many steps later than planned the current epoch ends; negative if it ends earlier. Each later
-                epoch ends later by the same number.
+            offset: how many steps later than planned the current epoch ends; negative if it ends earlier. All later
+                epochs move by the same number of steps.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
             by_steps: True keeps the number of steps, which the user set. False keeps the number of epochs.

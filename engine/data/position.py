@@ -17,21 +17,20 @@ class Position:
     epoch: int = 0
     """The current epoch, from 0."""
     batches: int = 0
-    """Batches of the epoch that one rank has taken. Samples that were taken with another batch size are converted to
-    batches of the current size, rounded up."""
+    """The number of batches of the epoch that one rank has trained on. After a change of the batch size, the earlier
+    samples count as batches of the new size, rounded up."""
     first_row: int = 0
-    """Number of the first samples of the epoch, over all ranks, that were taken before the batch size, the world size
-    or the gradient accumulation changed. 0 if none of them changed in this epoch."""
+    """The number of samples of the epoch, over all ranks, that were done when the batch size, the world size or the
+    gradient accumulation changed. 0 if none of them changed in this epoch."""
     length: int = 0
-    """Batches of this epoch, counted like `batches`, if this epoch has another number of batches than others; else 0.
-    """
+    """The largest value of `batches` in this epoch, if it differs from other epochs; else 0."""
     cut: bool = False
     """Whether a stop ends the session inside this epoch. The resumed run then continues in this epoch."""
     held: bool = False
-    """Whether a stop interrupted an evaluation in this epoch. The resumed run repeats the evaluation, and then the work
-    that is due at the end of the epoch."""
+    """Whether a stop interrupted an evaluation in this epoch. The resumed run repeats the evaluation, and then does the
+    work at the end of the epoch."""
     ended: bool = False
-    """Whether the work at the end of this epoch is done, although `cut` is True."""
+    """Whether this session has done the work at the end of the epoch, although the run stays in this epoch (`cut`)."""
 
     @property
     def closed(self) -> bool:
@@ -39,14 +38,15 @@ class Position:
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
-        """Set `cut`, `held` and `ended` to False. Return `epoch` and `batches`."""
+        """Set `cut`, `held` and `ended` to False at the start of an epoch. Return the arguments of `Feed.begin`."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
 
     def leave(self) -> None:
-        """Move to the start of the next epoch if `cut` is False.
+        """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If `cut` is True, stay in the epoch, and set `ended` to True if `held` is False.
+        If a stop ends the session inside the epoch (`cut`), stay in the epoch. If no evaluation must be repeated there
+        (`held`), set `ended` to True.
         """
         if self.cut:
             self.ended = not self.held
@@ -78,19 +78,16 @@ class Sizes:
 
 
 def batch_size_of(loader: Any, default: int) -> int:
-    """Return the samples per batch of a loader of one rank.
-
-    The loader of a user may have other batches than the arguments say. If it does not say its batch size, return
-    `default`.
-    """
+    """Return the samples per batch of a loader of one rank; `default` if its `batch_size` is not a number."""
     size = getattr(loader, "batch_size", None)
     return size if isinstance(size, int) else default
 
 
 def follows_arguments(loader: Any) -> bool:
-    """Return whether the batch size of a loader is known: a `Loader` of this library, or a loader with `batch_size`.
+    """Return whether the batch size of a loader is known.
 
-    A user's own DataLoader with a batch sampler has batches of unknown size, which do not follow the arguments.
+    It is known for a `Loader` of trainbus, and for a loader with a number as `batch_size`. It is unknown for a
+    DataLoader that the user built with a batch sampler.
     """
     return hasattr(loader, "batches_after") or isinstance(getattr(loader, "batch_size", None), int)
 
@@ -122,7 +119,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
 def restore_position(
     saved: dict[str, Any], plan: RunPlan, sizes: Sizes, step: int, batches_after: Callable[[int], int | None]
 ) -> tuple[Position, int]:
-    """Convert the position in a checkpoint to the sizes of this session, and return it with the new `RunPlan.offset`.
+    """Return the position in a checkpoint, and `RunPlan.offset`, both converted to the batch sizes of this session.
 
     Args:
         saved: the result of `save_position`. Checkpoints of earlier versions lack some of its entries.

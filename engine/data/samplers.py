@@ -68,9 +68,9 @@ class UserSampler(Sampler[int]):
             self.sampler.set_epoch(epoch)
 
     def same_order(self) -> list[int]:
-        """Return the order of the epoch.
+        """Return the order of the epoch, for a second sampler of the same samples.
 
-        If the epoch has no order yet, draw an order, and then restore the RNG states.
+        If the epoch has no order yet, draw one without a change of the RNG states.
         """
         if self._order is not None:
             return self._order
@@ -78,7 +78,10 @@ class UserSampler(Sampler[int]):
             return list(self.sampler)
 
     def repeat(self) -> None:
-        """Make the next iteration draw the order again that `state` determines. Without a state, do nothing."""
+        """Make the next iteration draw the last order again, from the RNG states in `self.state`.
+
+        If `self.state` is None, do nothing.
+        """
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
@@ -246,14 +249,16 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def samples(self) -> int | None:
-        """Samples of an epoch, over all ranks, without the limit; None for a sampler of the user without a length."""
+        """Samples of an epoch over all ranks, before `limit` applies; None if the sampler of the user has no length."""
         try:
             return len(self.sampler)  # type: ignore[arg-type]
         except TypeError:
             return None
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the end of the epoch as an index of a sample. On each rank, batches start only before this index.
+        """Return the end of the epoch: a batch of this rank must start at a sample index below this number.
+
+        With `drop_last`, only batches that are full on all ranks count. With `even`, the last batches count as full.
 
         Args:
             rows: number of samples.
@@ -292,7 +297,7 @@ class BatchedSampler(Sampler[list[int]]):
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
     def rows(self) -> int:
-        """Return the number of samples of an epoch, over all ranks, with the limit.
+        """Return the number of samples of an epoch over all ranks, after `limit` applies.
 
         Raises:
             TypeError: if the sampler has no length.

@@ -8,11 +8,11 @@ from .loader import Loader
 
 
 def adopt_state(loader: Any) -> Any:
-    """Prepare a loader for a training, and return the loader.
+    """Make checkpoints save and restore the position of a training loader, and return the loader.
 
-    A loader of the user with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from`. With
-    these methods, checkpoints save and restore the position of the loader. For a `Loader` of trainbus, the function
-    calls `track_training`. Any other loader stays unchanged.
+    A loader of the user with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from` that
+    checkpoints need. For a `Loader` of trainbus, the function calls `track_training`, so that only the training changes
+    the position. Any other loader stays unchanged.
     """
     if isinstance(loader, Loader):
         loader.track_training()

@@ -28,13 +28,13 @@ class StreamShard(IterableDataset[Any]):
     """The samples of one rank from a stream that every rank reads whole.
 
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
-    Every rank gets the same number of batches, and each sample goes to one rank. At the end of the stream, the
-    remaining samples are divided evenly over the ranks. If their number is not a multiple of the world size, copies of
-    the first samples of the stream fill up the last ranks. Each copy is wrapped in a `PaddingRow`.
+    Every rank gets the same number of batches, and each sample goes to one rank. If `drop_last` is False, the remaining
+    samples at the end of the stream are divided evenly over the ranks. If their number is not a multiple of the world
+    size, copies of the first samples of the stream fill up the last ranks. Each copy is wrapped in a `PaddingRow`.
 
-    The stream must yield the same samples in the same order on every rank, because each rank reads the stream itself. A
-    stream that shuffles must therefore compute its seed from the epoch that `set_epoch` receives. With accelerate, only
-    rank 0 reads the stream, and sends the samples.
+    The stream must yield the same samples in the same order on every rank. A stream that shuffles must therefore
+    compute its seed from the epoch that `set_epoch` receives. accelerate works differently: its rank 0 reads the
+    stream, and sends the samples to the other ranks.
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
@@ -52,7 +52,7 @@ class StreamShard(IterableDataset[Any]):
         self.drop_last = drop_last
         self.first_rows: dict[int, int] = {}
         """Samples, over all ranks, to skip at the start of the next iteration, by worker number. Without workers, the
-        number is 0."""
+        only key is 0."""
         self._first: list[Any] = []
         self._resumed = False
         self._told_longer = False
@@ -63,7 +63,7 @@ class StreamShard(IterableDataset[Any]):
             self.rows.set_epoch(epoch)
 
     def from_start(self) -> StreamShard:
-        """Return a shard of the same samples that starts at the first sample. This shard keeps its position."""
+        """Return a new shard of the same samples that starts at the first sample, and leave `self` unchanged."""
         return StreamShard(unresumed(self.rows), self.batch_size, self.ranks, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
@@ -96,10 +96,10 @@ class StreamShard(IterableDataset[Any]):
                 yield group[index] if over < 0 else PaddingRow(self._first[over % len(self._first)])
 
     def check_length(self, batches: int, workers: int) -> None:
-        """Warn once if workers made more batches of an epoch than the length of the stream allows.
+        """Warn once if an epoch has more batches than the `__len__` of the stream allows.
 
         Args:
-            batches: the number of batches of this epoch that the workers of this rank made.
+            batches: the number of batches of this epoch that the workers of this rank have made so far.
             workers: the number of workers. The last batch of each worker may not be full.
         """
         planned = None if self._told_longer else _length_of(self.rows)
@@ -194,7 +194,10 @@ class PaddingRowCollator:
 
 @dataclass
 class StreamCollator:
-    """A collator for streams. It raises a `DataError` if the user's collator raises StopIteration."""
+    """A collator for streams. It raises a `DataError` if the user's collator raises StopIteration.
+
+    Otherwise Python would treat this StopIteration as the end of the epoch.
+    """
 
     collator: Collator
     """Makes the batch."""
@@ -225,8 +228,8 @@ class StreamEndSync:
         Every rank must call this method for every batch.
 
         Args:
-            batch: the next batch of this rank, or `end`.
-            end: marks the end of the stream.
+            batch: the next batch of this rank, or `end` if this rank has no batch left.
+            end: the object that stands for the end of the epoch.
         """
         has_batch = [flag for (flag,) in self.ranks.gather_numbers(int(batch is not end))]
         if all(has_batch) or not any(has_batch):
@@ -245,7 +248,8 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     Args:
         dataset: a stream. If the program split the stream with `split_dataset_by_node`, it is returned unchanged.
         ranks: the ranks.
-        wanted: whether to divide the shards of the stream over the ranks. This needs at least one shard per rank.
+        wanted: whether to divide the shards of the stream, such as its files, over the ranks. If there are fewer shards
+            than ranks, each rank reads the whole stream.
     """
     if getattr(dataset, "_distributed", None) is not None:
         return dataset

@@ -35,7 +35,7 @@ def unbatched(dataset: Any) -> Dataset[Any]:
 
 
 class _UnbatchedRows(Dataset[Any]):
-    """The samples of map-style batches."""
+    """The single samples of a map-style dataset with batches as elements."""
 
     def __init__(self, batches: Any) -> None:
         self.batches = batches
@@ -64,7 +64,7 @@ class _UnbatchedRows(Dataset[Any]):
 
 
 class _UnbatchedStream(IterableDataset[Any]):
-    """The samples of a stream of batches."""
+    """The single samples of a stream with batches as elements."""
 
     def __init__(self, batches: Any) -> None:
         self.batches = batches

@@ -78,11 +78,11 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 
 
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
-    """Return the function that makes the ranks agree within a step, before the update of the weights.
+    """Return the function that makes the ranks agree on flags in each step, before the optimizer changes the weights.
 
-    The function is `agree` in two cases: with `debug='rank_divergence'`, or if a callback may skip the update on some
-    ranks only. Such a callback handles an event before the update. In addition, it is rank-local, or the run can
-    continue after it fails. In all other cases, the function does nothing.
+    The function is `agree` with `debug='rank_divergence'`, or if a callback could skip the update on some ranks only.
+    Such a callback handles an event in `BEFORE_UPDATE`, and is rank-local or in `shared_callbacks`. Otherwise the
+    function does nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -99,16 +99,16 @@ def rank_local_callbacks(bus: EventBus) -> list[str]:
 
 
 class Consensus:
-    """Copies each raised and vetoed flag from one rank to all ranks, with the same callback as author.
+    """Copies each request and veto of a flag to all ranks. Each copy has the same callback as author.
 
-    The authors matter, because two callbacks can request two evaluations with the same flag. If a rank did not know the
-    second request, the other ranks would wait for this rank in the second evaluation.
+    If two callbacks request an evaluation, the run evaluates twice. All ranks must know both requests. Otherwise some
+    ranks would wait in the second evaluation.
     """
 
     def __init__(self, run: DistributedRun) -> None:
         """Prepare to compare the flags of each callback that has handlers in `run` now.
 
-        Callbacks that are attached later are compared as if they were one callback.
+        For callbacks that are attached later, the comparison only sees whether any of them wrote the flag.
         """
         self._activity = run.activity
         self._ranks = run.ranks
@@ -125,7 +125,7 @@ class Consensus:
         If the flags differ, a second collective exchanges the requests and vetoes with their reasons.
 
         Raises:
-            RankDivergence: on all ranks, if some ranks skipped the last update and others did not.
+            RankDivergence: on all ranks, if only some ranks skipped the update of a step. Their weights then differ.
         """
         outer, self._activity.name = self._activity.name, AGREE
         self._activity.mark(AGREE, True)

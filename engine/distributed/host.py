@@ -17,7 +17,7 @@ class ProcessAddress:
     """The host and the process id of a rank."""
 
     host: str
-    """The host name and the process namespace. Two processes see each other only if both are equal."""
+    """A text with the host name and the process namespace. Processes see each other only if their texts are equal."""
     pid: int
     """The process id in that namespace."""
 

@@ -18,13 +18,14 @@ _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end",
 
 
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
-    """Return the ids of the callbacks whose failures the ranks must agree on.
+    """Return the ids of the callbacks whose failures the ranks must exchange.
 
-    The function returns a callback in two cases:
+    These are two kinds of callbacks:
 
-    - After a failure, or because its handlers are slow, the run may unsubscribe the callback or call it less often. If
-      only one rank did this, the other ranks would wait in the collectives of the callback.
-    - A failure of the callback causes only a warning. The callback may then raise a flag on some ranks only.
+    - Callbacks that the run may unsubscribe or call less often, because they fail or are slow. If only one rank did
+      this, the other ranks would wait in the collectives of the callback.
+    - Callbacks that can raise flags, and cause only a warning if they fail. After a failure on one rank, the flag would
+      be raised on the other ranks only.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():
@@ -39,16 +40,19 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
-    """Return whether the handler `found` may raise flags, and its failure causes only a warning."""
+    """Return whether a flag may be missing on one rank after the handler `found` fails there.
+
+    This is the case if the handler can raise flags, and its failure causes only a warning.
+    """
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"
 
 
 class SharedFailures:
-    """Exchanges the failures of the ranks before the ranks agree on flags.
+    """Exchanges the failures of callbacks between the ranks, before the ranks agree on flags.
 
-    A callback that failed on one rank may have raised a flag on the other ranks. All ranks then drop the flags of this
-    callback. If one rank must unsubscribe the callback or call it less often, all ranks do so at the same step.
+    If a callback failed on one rank, all ranks drop the flags that this callback raised. If one rank must unsubscribe
+    the callback or call it less often, all ranks do so at the same step.
     """
 
     def __init__(self, run: DistributedRun) -> None:
@@ -57,9 +61,6 @@ class SharedFailures:
 
     def exchange(self, control: TrainerControl) -> None:
         """Exchange the failures of callbacks between the ranks, so that all ranks treat each callback in the same way.
-
-        All ranks drop the flags that a failed callback raised. All ranks may also unsubscribe the callback, or call it
-        less often.
 
         A first collective counts the failures. If there are any, a second collective exchanges the failures.
         """

@@ -69,8 +69,8 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: the larger of the memory at the end of forward and at the end of backward.
 
-        While backward creates gradients, it frees activations and the temporary weights of `work`. So the peak is not
-        the sum of the two, but their maximum.
+        While backward creates gradients, it frees the activations and the temporary weights (`work`). So the memory of
+        forward and the memory of the gradients are not added.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)

@@ -26,7 +26,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the ranks that a launcher such as torchrun started."""
+    """The number of this process, the world size, and the collectives of the ranks. A launcher starts the ranks."""
 
     rank: int = 0
     """The number of this process, from 0."""
@@ -112,11 +112,10 @@ class Ranks:
         return store
 
     def leave(self) -> None:
-        """Leave the process group. Before the call, release all objects that refer to the group.
+        """Leave the process group, and wait until its threads end. Call this method before Python exits.
 
-        If no object refers to the group, this method waits until the threads of the group end. Call this method before
-        Python exits. Otherwise a thread of the group could crash the process at exit: the thread may hold a tensor of
-        the last collective, and needs the lock of the interpreter to release the tensor.
+        Before the call, release all objects that refer to the group. Otherwise the threads do not end, and may crash
+        the process at exit.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
@@ -266,10 +265,10 @@ class ThreadGroup:
 
 @cache
 def _leave_at_exit(ranks: Ranks) -> None:
-    """Register an exit function that leaves the process group. If an error ends the program, the function does nothing.
+    """Leave the process group when Python exits, except after an error.
 
-    Call `_leave_at_exit` before a run is built. Python calls exit functions in reverse order. So the exit functions of
-    the run come first, and can still use the group.
+    Call this function before a run is built. The exit functions of the run then come first, and can still use the
+    group.
     """
     atexit.register(_leave_unless_failed, ranks)
 

@@ -31,9 +31,8 @@ class Store(Protocol):
 def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> str:
     """Wait for all ranks, and return a name for this attempt. The name is equal on all ranks and new in each attempt.
 
-    Each rank writes a random token. Rank 0 proposes the list of all tokens. Because the list may contain tokens of an
-    earlier attempt, rank 0 proposes a new list when a token changes. A rank accepts a list that contains its own token.
-    The rendezvous is complete when all ranks accepted the same list.
+    Each rank writes a random token. Rank 0 writes the list of all tokens, again and again, because a token may be from
+    an earlier attempt. The rendezvous is complete when all ranks find their own token in the same list.
 
     Args:
         store: the store of the launcher.

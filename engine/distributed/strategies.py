@@ -265,8 +265,8 @@ class Strategy(Enum):
 def variants(workload: Workload) -> list[Variant]:
     """Return the variants of all strategies that a workload can use.
 
-    The first variant needs the smallest change to a program. With one GPU or with half-precision weights, the list has
-    only one variant: a single process, or DDP.
+    The first variant needs the smallest change to a program. With one GPU, the only variant is a single process. With
+    several GPUs and half-precision weights (`halves_weights`), the only variant is DDP.
     """
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
         return ddp_variants(workload)

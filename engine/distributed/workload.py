@@ -36,7 +36,7 @@ class Workload:
     precision: str = "bf16"
     """One of `PRECISIONS`."""
     level: str = "O1"
-    """One of `LEVELS`; unused for fp32."""
+    """The mixed-precision level, one of `LEVELS`; unused for fp32."""
     optimizer: str = "adamw"
     """The name of the optimizer, as in the argument `optim`: a key of `STATES`."""
     accumulate: int = 1
@@ -44,7 +44,8 @@ class Workload:
     reduce_bucket: float = 5e8
     """DeepSpeed's `reduce_bucket_size`: the number of gradient values that it sends at once."""
     layers: int | None = None
-    """The number of transformer layers; None assumes 32. If `hidden` and `sequence` are set too, activations count."""
+    """The number of transformer layers; None assumes 32. If this field, `hidden` and `sequence` are set, the estimate
+    includes activations."""
     hidden: int | None = None
     """Width of the hidden state."""
     sequence: int | None = None
@@ -90,7 +91,7 @@ class Workload:
 
     @property
     def gpus_of_a_node(self) -> int:
-        """The GPUs that are used on each machine."""
+        """The number of GPUs that the training uses on each machine."""
         return self.gpus // self.nodes
 
     @property
@@ -100,7 +101,7 @@ class Workload:
 
     @property
     def halves_weights(self) -> bool:
-        """Whether the weights themselves are in half precision."""
+        """Whether the model has half-precision weights (level O2). If False, autocast converts float32 weights."""
         return self.precision != "fp32" and self.level == "O2"
 
 

@@ -34,15 +34,16 @@ class EvaluationRecord:
     complete: bool = True
     """Whether the evaluation covers all of the trainer's own eval datasets."""
     decides: bool = True
-    """Whether callbacks use the metrics to decide. False if `EvaluationPlan.decides` is False, if metrics of other data
-    have the names of the trainer's metrics, or if an outer evaluation has the same metric names."""
+    """Whether callbacks may decide from the metrics. False if `EvaluationPlan.decides` is False, if the dataset is not
+    the trainer's but has the same metric names, or if this evaluation runs inside of another evaluation that has the
+    same metric names."""
     prefixes: frozenset[str] = frozenset()
     """The prefixes of the metric names of this evaluation, and of the evaluations in which this evaluation runs."""
     rows: int | None = None
-    """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
+    """The size of the random subset of each dataset, in rows; None for all rows. After the evaluation, it is None."""
     repeats: bool = False
-    """Whether a resumed run repeats the evaluation if a signal stops it. Otherwise a signal does not stop the
-    evaluation. False for an evaluation inside of another evaluation."""
+    """Whether a signal may stop the evaluation; a resumed run then repeats it. If False, the evaluation completes
+    first. False for an evaluation inside of another evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics by name. Handlers in a stage before REPORT may add metrics."""
     heard: dict[str, Any] = field(default_factory=dict)
@@ -93,9 +94,9 @@ class PlannedRun(Protocol):
 
 @contextmanager
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
-    """Make the evaluations in a `with` block follow a plan.
+    """Use the settings in `plan` for the evaluations in a `with` block.
 
-    An evaluation that starts during another evaluation does not follow the plan.
+    An evaluation that starts during another evaluation does not use them.
     """
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:

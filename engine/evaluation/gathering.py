@@ -37,7 +37,7 @@ class Gathered:
 
         Args:
             rows: number of rows to return.
-            of: number of rows of the last batch; None if each array of the batch has one entry per row.
+            of: number of all rows of the last batch. Pass it if an array may have several entries per row.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
@@ -72,7 +72,7 @@ class Gathered:
                 the orders are equal.
             padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
             of: for joined batches, the number of rows of all batches, padding included. Pass it if an array may have
-                several entries per row. None: each array has one entry per row.
+                several entries per row, such as several generated sequences.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
                 the first array of the last batch.
         """
@@ -198,15 +198,15 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
-    An array may have several entries per row, such as one per token. If the length of the array is not a multiple of
-    `of`, the entries of a row are unknown. The array then stays unchanged, and a warning is logged.
+    An array with `k * of` entries has k entries for each row, such as k generated sequences. If the number of entries
+    is not a multiple of `of`, the function logs a warning and returns the array unchanged.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
         order: dataset index of each row. The function sorts the rows of numpy arrays by these indices, but not the rows
             of tensors. None keeps the order.
-        of: number of rows in the arrays; None if each array has one entry per row.
+        of: number of all rows from which the arrays come. None: each array has one entry per row.
     """
     if arrays is None:
         return None
@@ -214,7 +214,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return only the first rows of one array or tensor. `first_rows` explains the parameters."""
+    """Return only the first rows of one array or tensor, as `first_rows` does for nested arrays."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0

@@ -65,10 +65,17 @@ class _Copies:
         return copied
 
     def _of_global(self, function: types.FunctionType, value: Any) -> Any:
-        """Return a copy of a global that a function uses; the global itself if it belongs to another module.
+        """Return the value that the copy of a function uses for a global variable.
+
+        Functions of the same module, lists, dicts, sets and tuples are copied. Other values stay the same objects.
+
+        Args:
+            function: the function that uses the global variable.
+            value: the value of the global variable.
 
         Raises:
-            NotIsolated: if the class of `value` is defined in the module of the function.
+            NotIsolated: if `value` is an object of a class of the same module, or contains a value that cannot be
+                copied.
         """
         own = getattr(value, "__module__", None) == function.__module__
         if isinstance(value, types.FunctionType) and not own:
@@ -132,9 +139,9 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the attributes of a module: name -> pair of the value and a shallow copy of the value.
+    """Return the attributes of a module, for `_restore`: name -> pair of the value and a shallow copy of the value.
 
-    The second item is None if the value is not a list, dict or set.
+    Only lists, dicts and sets are copied, because they can change in place. For other values, the copy is None.
     """
     return {
         name: (value, copy.copy(value) if type(value) in (list, dict, set) else None)

@@ -44,7 +44,7 @@ class EvaluatedRun(Protocol):
 
     @property
     def ranks(self) -> Ranks:
-        """The ranks."""
+        """The ranks. The loop gathers results from all ranks."""
 
     @property
     def model(self) -> nn.Module:
@@ -76,8 +76,8 @@ def evaluation_loop(
 ) -> EvalLoopOutput:
     """Run the model over a loader without training it.
 
-    The model stays in evaluation mode, so that handlers of `on_evaluate` can call `model.generate`. The next training
-    step switches the model back to training mode.
+    After the loop, the model stays in evaluation mode, so that handlers of `on_evaluate` can call `model.generate`. The
+    next training step switches the model back to training mode.
 
     Args:
         run: gives the model, the arguments and the ranks.
@@ -161,13 +161,13 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield pairs of a result of `with_padding_rows` and a bool: whether the batch of this result is the last batch.
+    """Yield a pair for each batch: the tuple of `with_padding_rows`, and whether the batch is the last batch.
 
     Args:
         loader: yields the batches.
         most: the largest number of batches; None for all batches.
-        look_ahead: whether to fetch the next batch before a batch is yielded. A collator then draws its random numbers
-            earlier. If `look_ahead` is False, the last batch is unknown, and the bool is always False.
+        look_ahead: True fetches the next batch before a batch is yielded, to find the last batch. A collator then draws
+            its random numbers earlier. False yields False for every batch.
     """
     batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else zip(batches, repeat(False))

@@ -24,8 +24,8 @@ from .streamed import StreamedMetrics
 class Metrics(StreamedMetrics):
     """Metrics as `compute_metrics`, such as `Metrics("accuracy", "f1", average="macro")`.
 
-    An evaluation passes each batch to the metrics as soon as the batch is predicted, and stores no logits. Every rank
-    measures the batches of all ranks. `docs/metrics.md` lists the metrics and their options.
+    An evaluation passes each batch to the metrics as soon as the batch is predicted, and stores no logits. On several
+    ranks, each rank receives the batches of all ranks. `docs/metrics.md` lists the metrics and their options.
 
     Args:
         *metrics: the name of a bundled metric, the path of a file with a metric in the format of the library
@@ -130,7 +130,7 @@ class MetricPass:
     prefix: str
     """Start of the names of the results."""
     metrics: list[Any]
-    """The metrics of this pass: `_Measured`, or passes of inner `Metrics`."""
+    """One object for each metric, with the methods `add` and `result`."""
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
         """Add a batch. Return the metrics of all batches so far, or an empty dict if `compute_result` is False."""
@@ -195,7 +195,7 @@ class _Chosen:
 
 @dataclass
 class _Measured:
-    """One metric in a pass."""
+    """One metric of an evaluation in progress."""
 
     counter: Any
     """The metric object, to which the batches are added."""
@@ -319,7 +319,7 @@ def _bundled_options(cls: type[Bundled]) -> list[str]:
 
 
 def _computing_options(metric: Any, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options that `compute` of a metric takes."""
+    """Yield the names in `options` that the method `compute` of the metric accepts."""
     parameters = inspect.signature(getattr(metric, "_compute", metric.compute)).parameters
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return (name for name in options if any_name or name in parameters)
@@ -375,6 +375,6 @@ def _flat(values: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
 
 
 def _unpacked(given: Any) -> str:
-    """Return the advice to pass the names in a list one by one; an empty text for another value."""
+    """If `given` is a list of names, return the advice to pass each name as one argument; else an empty text."""
     names = given if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given) else []
     return f" Pass each name by itself: Metrics({', '.join(map(repr, names))})." if names else ""

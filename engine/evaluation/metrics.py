@@ -23,7 +23,7 @@ def finished_metrics(
 
     Args:
         metrics: the result of `compute_metrics`.
-        row_losses: loss of each row, shape (rows,); None if the evaluation has no loss.
+        row_losses: for each row, the mean loss of its batch, shape (rows,); None if the evaluation has no loss.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
         batch_size: number of rows of every batch except the last, if the rows are chosen at random; else None. With two

@@ -1,4 +1,4 @@
-"""Training and evaluation mode: after an evaluation, each module returns to the mode that it had before."""
+"""Training and evaluation mode: in the first step after an evaluation, each module returns to its earlier mode."""
 
 from __future__ import annotations
 

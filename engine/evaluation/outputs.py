@@ -25,7 +25,8 @@ class EvalPrediction:
         predictions: outputs of the model without its loss: an array of shape (rows, ...), or a tuple of such arrays.
         label_ids: labels: an array of shape (rows, ...), or a tuple of such arrays.
         inputs: main input of the model if `include_for_metrics` contains `inputs`, else None.
-        losses: loss of each row, shape (rows,), if `include_for_metrics` contains `loss`, else None.
+        losses: for each row, the mean loss of its batch, shape (rows,), if `include_for_metrics` contains `loss`, else
+            None.
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
@@ -127,9 +128,9 @@ def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str
 
 
 def is_train_summary(logs: Mapping[str, Any]) -> bool:
-    """Return whether logged values are the summary of a training.
+    """Return whether logged values are the summary of a training: they have `train_runtime`, but no `loss`.
 
-    `CountTokens` adds `train_runtime` to each log of the training loss too. The summary has no `loss`.
+    `train_runtime` alone is not enough, because `CountTokens` also adds it to each log of the training loss.
     """
     return "train_runtime" in logs and "loss" not in logs
 

@@ -29,8 +29,8 @@ def prediction_step(
         loss_only: return None for logits and labels.
         ignore_keys: keys of the outputs that are not logits; by default the model config's
             `keys_to_ignore_at_inference`.
-        objective: finds the labels in the batch, and calls the model if the batch gives no loss.
-        compute_loss: called as `compute_loss(model, batch)` if the batch gives a loss; returns loss and outputs.
+        objective: finds the labels in the batch. If no loss can be computed from the batch, it also calls the model.
+        compute_loss: called as `compute_loss(model, batch)` if a loss can be computed; returns loss and outputs.
 
     Returns:
         The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.

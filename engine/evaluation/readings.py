@@ -26,7 +26,7 @@ class Reader:
     threshold: float = 0.5
     """The probability above which `sigmoid` predicts 1."""
     ignore_index: int = IGNORED_LABEL
-    """The label that does not count."""
+    """The label to leave out. `sigmoid` and `values` use all labels."""
     output: int = 0
     """The index of the output to read, if there are several outputs. The same index selects the labels, if there are
     several labels."""
@@ -38,10 +38,10 @@ class Reader:
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Return the predictions and the references that a metric compares.
 
-        The form of the results depends on `reads`. `argmax` and `labels` give integer arrays of shape
-        (number of labels that count,). If the field `sequences` is True, `argmax` and `labels` give lists with one list
-        of label names per row instead. `sigmoid` and `values` give two arrays of equal shape. `logits` gives tensors.
-        `text` gives lists of strings.
+        The form of the results depends on `reads`. `argmax` and `labels` give integer arrays of shape (n,), for the n
+        labels that are not `ignore_index`. If the field `sequences` is True, `argmax` and `labels` give lists with one
+        list of label names per row instead. `sigmoid` and `values` give two arrays of equal shape. `logits` gives
+        tensors. `text` gives lists of strings.
 
         Args:
             predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.
@@ -58,9 +58,9 @@ class Reader:
         return _READERS[self.reads](self, outputs, labels)
 
     def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the predicted class and the label, for each label that counts. The outputs are class numbers.
+        """Return the predicted classes and the labels. Leave out the labels that are `ignore_index`.
 
-        If `sequences` is True, return one list of label names per row instead.
+        The outputs are class numbers. If the field `sequences` is True, return one list of label names per row.
         """
         _check(
             outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),
@@ -78,9 +78,9 @@ class Reader:
         return outputs[counted].cpu().numpy(), labels[counted].cpu().numpy()
 
     def of_argmax(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the class with the highest logit and the label, for each label that counts.
+        """Return the classes with the highest logits, and the labels. Leave out the labels that are `ignore_index`.
 
-        If `sequences` is True, return one list of label names per row instead.
+        If the field `sequences` is True, return one list of label names per row.
         """
         _check_logits(outputs, labels, "reads='argmax'")
         return self.of_classes(outputs.argmax(dim=-1), labels)

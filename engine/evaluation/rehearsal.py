@@ -45,9 +45,10 @@ def rehearse(
     compute_metrics: Callable[..., Any] | None,
     preprocess_logits: Callable[[Any, Any], Any] | None,
 ) -> tuple[str, ...] | None:
-    """Return the names of the metrics of an evaluation, from the first samples of each dataset.
+    """Evaluate one batch of each dataset, and return the names of the metrics that an evaluation will measure.
 
-    The function evaluates only if the evaluation is cheap and does not change the run:
+    Before the first step, callbacks use the names to check the name of the metric that they read. The function
+    evaluates only if this is fast and cannot change the run:
 
     - Reading the datasets needs no user code, and the collator is one of trainbus without a state.
     - `isolated` can copy `preprocess_logits`, and `compute_metrics` if it is not a `StreamedMetrics`.
@@ -104,7 +105,8 @@ def _isolated_metrics(compute_metrics: Any) -> Any:
     """Return a copy of `compute_metrics`. A call of the copy does not change the metrics of the run. None stays None.
 
     Raises:
-        NotIsolated: if the function cannot be copied, or if one batch does not show the names of all its metrics.
+        NotIsolated: if the function cannot be copied, or if a metric gets its names from the data, such as one name
+            for each class.
     """
     if isinstance(compute_metrics, StreamedMetrics):
         if not compute_metrics.names_are_known:

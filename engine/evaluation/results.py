@@ -47,16 +47,17 @@ class Results:
 
         Args:
             concat: whether to join batches into one array. False keeps a list of batches.
-            dataset_size: number of rows of the dataset; None if the dataset has no length, or is not evaluated whole.
-            include_losses: give `compute_metrics` the loss of each row.
+            dataset_size: number of rows of the dataset; None if the dataset has no length, or if a limit leaves out
+                batches.
+            include_losses: give `compute_metrics` the losses.
             as_objects: gather pickled objects instead of tensors.
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait less often. If
                 True, do not call `last_prediction`, and call `finish` after the last batch. True has no effect if
                 `concat` is False or `as_objects` is True.
-            copies: whether to store copies of predictions, labels and inputs. The model or the collator may write a
-                later batch into the memory of an earlier batch. Pass False if each batch is dropped before the next.
-            copies_labels: whether to copy labels and inputs too, if `copies` is True. Pass False if the collator does
-                not reuse memory.
+            copies: store copies of predictions, labels and inputs, because the next batch may overwrite them. Pass
+                False if each batch is dropped before the next batch.
+            copies_labels: if `copies` is True, copy labels and inputs too. Pass False if the collator makes new tensors
+                for each batch.
         """
         self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
@@ -80,7 +81,7 @@ class Results:
 
     @property
     def padding_rows(self) -> int:
-        """Number of rows at the end that only give all ranks batches of equal size.
+        """Number of padding rows after the last row of the dataset. They make the batches of all ranks equally large.
 
         0 in a single process, or if `dataset_size` is None.
         """
@@ -90,7 +91,7 @@ class Results:
 
     @property
     def has_last_pair(self) -> bool:
-        """Whether the last batch has predictions and labels on the device."""
+        """Whether `last_prediction` returns both predictions and labels, which metrics need."""
         return bool(self.predictions.parts and self.labels.parts)
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
@@ -129,7 +130,7 @@ class Results:
         self._batch_rows.append(rows)
 
     def finish(self, ranks: Ranks) -> None:
-        """Gather the results of batches that wait for `GATHERED_TOGETHER` batches. Every rank must call this method."""
+        """Gather the results that `add` has not gathered yet. Every rank must call this method."""
         if self._waiting:
             self.rows_gathered += gather_batches(self._collections, self._waiting, ranks)
             self._waiting = []
@@ -161,7 +162,7 @@ class Results:
             collection.to_host()
 
     def row_losses(self) -> Any:
-        """Return the loss of each row, shape (rows,), in the order of the loader; None if there are no losses.
+        """Return for each row the mean loss of its batch, shape (rows,), in loader order; None if there are no losses.
 
         The losses are not sorted into dataset order, because the mean of the losses would then round differently.
         """
@@ -170,7 +171,7 @@ class Results:
     def prediction(self, order: list[int] | None, row_losses: Any) -> EvalPrediction:
         """Return predictions, labels, inputs and losses of all rows, as numpy arrays in dataset order.
 
-        If `concat` is False, return lists of batches in the order of the loader instead.
+        If the collection was created with `concat=False`, return lists of batches in the order of the loader instead.
 
         Args:
             order: dataset index of each row, in the order of the loader; None if the loader has the order of the

@@ -186,11 +186,11 @@ class Seq2SeqTrainer(Trainer):
         return options
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens of shape (rows, width), padded to the maximum length of the model's generation config.
+        """Return tokens of shape (rows, width), padded so that all batches have the same width.
 
-        Without a maximum length, tokens are padded to `DEFAULT_MAX_LENGTH`. If the tokens need no padding to this
-        length, and the config has `max_new_tokens`, they are padded to `max_new_tokens + 1`. Longer tokens stay
-        unchanged.
+        The width is `max_length` of the model's generation config, or `DEFAULT_MAX_LENGTH` without it. For tokens that
+        are not shorter than this, the width is `max_new_tokens + 1`, if the config has `max_new_tokens`. Tokens that
+        are still longer stay unchanged.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)

@@ -217,7 +217,9 @@ def check_type(return_tensors: str) -> None:
 
 
 def makes_new_tensors(collator: Any) -> bool:
-    """Return whether a collator is from trainbus, so that each batch has new memory that no later batch overwrites.
+    """Return whether each batch of a collator has new memory that no later batch overwrites.
+
+    This is known for the collators of trainbus. For any other collator, the result is False.
 
     Args:
         collator: the collator of a loader. If it is a wrapper of trainbus, the function checks the wrapped collator.

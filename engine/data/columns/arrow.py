@@ -1,4 +1,4 @@
-"""Views of the columns of an Arrow table, without a copy of their values, and tensors made from some of their rows."""
+"""Views of the columns of an Arrow table, which do not copy the values. A view makes tensors from selected rows."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches as the two parameters, but from columns.
+    """Return a dataset and a collator that make the same batches as `dataset` and `collator`, but from columns.
 
     Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
     supported. A dataset or a tokenizer is not supported if the program replaced one of its methods.
@@ -167,8 +167,8 @@ class ColumnCollator:
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """The collator that the user passed, without a `ColumnFilter` around it. It can make a batch from `BatchRows`, or
-    it is transformers' `DataCollatorWithPadding`. trainbus then calls its own `DataCollatorWithPadding` instead."""
+    """The collator that the user passed, without a `ColumnFilter` around it. It makes a batch from `BatchRows`. The
+    `DataCollatorWithPadding` of transformers cannot do this, so trainbus calls its own class instead."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):

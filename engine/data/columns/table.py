@@ -149,7 +149,7 @@ class Cells:
         """The dtype of the tensor that torch makes from the values in samples.
 
         Raises:
-            NotColumnar: if torch's default dtype decides, and is neither float32 nor float64.
+            NotColumnar: if this would be torch's default dtype, and the default is neither float32 nor float64.
         """
         if self.is_floating:
             default = torch.get_default_dtype() if self.style == "python" else torch.float32

@@ -29,8 +29,8 @@ class Packing(CheckedKeywords):
     sample. For a causal model, the first label of each sample is masked. Evaluations and predictions pad the samples
     instead, so that their results have one row for each sample.
 
-    The trainer finds the inputs that keep the samples apart in the model, and checks these inputs on a few tokens. If
-    packing gives wrong results for the model, the trainer raises an error.
+    The trainer finds position ids and an attention mask with which the model separates the samples, and checks them on
+    a few tokens. If packing gives wrong results for the model, the trainer raises an error.
 
     A sample is a dict with `input_ids`, and optionally `labels` and other columns with one value for each token. If the
     samples have no labels, a causal model uses their tokens as labels.
@@ -186,7 +186,7 @@ class PackedCollator:
     samples: TokenSamples
     """Reads the samples."""
     layout: Layout
-    """Makes the inputs that keep samples apart in the model."""
+    """Makes the position ids and the attention mask with which the model separates the samples."""
     max_length: int | None = None
     """Largest number of tokens in a row; None for the length of the longest sample of the batch."""
     strategy: str = "best_fit"

@@ -23,8 +23,8 @@ _THREADS = Path("/proc/self/task")
 def wait_for_idle_threads() -> None:
     """Wait until no other thread of this process runs, for at most `MAX_WAIT` seconds. Call it just before a fork.
 
-    It returns at once on systems without `/proc`, and on Python 3.12 or later. These versions do not have the deadlock
-    that the module describes.
+    The wait avoids a deadlock of Python 3.11 and earlier. On Python 3.12 or later, and on systems without `/proc`, the
+    function returns at once.
     """
     if sys.version_info >= (3, 12) or not _THREADS.is_dir():
         return

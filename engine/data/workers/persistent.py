@@ -47,5 +47,5 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Use the RNG states in `state` for workers that start later. Remove all stored loaders."""
+        """Use the result of `state_dict` for workers that start later. Remove the loaders of workers that run now."""
         self._loaders, self._saved = {}, dict(state)

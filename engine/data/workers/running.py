@@ -11,10 +11,10 @@ from ..epoch_progress import by_number
 
 @dataclass
 class RunningWorkers:
-    """The persistent workers of a loader. Each worker has a copy of the dataset, and keeps it from epoch to epoch.
+    """The persistent workers of a loader. Each worker has a copy of the dataset, and uses this copy in all epochs.
 
-    `set_epoch` does not change the copies in running workers. These workers load the samples of the epoch in which they
-    started. A resumed run therefore starts its workers with the epoch in which the workers of the run first started.
+    `set_epoch` does not change the copies. So workers always load the samples of the epoch in which they started, such
+    as epoch 0. After a resume in epoch 3, the new workers must load the same samples: they start with epoch 0 too.
     """
 
     epoch: int | None = None
@@ -26,7 +26,7 @@ class RunningWorkers:
     """The iterator of torch whose workers are running."""
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the epoch of the workers as an entry of `Loader.resume_state`; `{}` if the workers did not start."""
+        """Return `{"workers_epoch": epoch}` for `Loader.resume_state`; `{}` if no workers have started yet."""
         return {} if self.epoch is None else {"workers_epoch": self.epoch}
 
     def inherit(self, state: dict[str, Any]) -> None:
@@ -44,17 +44,18 @@ class RunningWorkers:
         self.epoch = state.get("workers_epoch", self.epoch)
 
     def take_states(self) -> dict[int, Any] | None:
-        """Return `states`, and set `states` to None."""
+        """Return `states`, and set `states` to None, so that only the next iteration uses them."""
         states, self.states = self.states, None
         return states
 
     def note_started(self, iterator: Any, epoch: int, loader: Any) -> None:
-        """Record that the workers run in an iterator of torch. Set `epoch` if it is None.
+        """Store the iterator of torch that runs the workers. Set `epoch` if it is None.
 
         Args:
             iterator: the iterator of torch. It is the same object in each epoch.
             epoch: the epoch that begins.
-            loader: the loader of the iterator. The workers end when the loader is freed.
+            loader: the loader of the iterator. When the loader is freed, the iterator is freed too, and the workers
+                end.
         """
         if self.epoch is None:
             self.epoch = epoch

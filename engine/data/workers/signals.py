@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def block_sigterm() -> Iterator[None]:
-    """Block SIGTERM in this thread in a `with` block, while workers start. On Windows, do nothing.
+    """Block SIGTERM in this thread during a `with` block, in which workers start. On Windows, do nothing.
 
-    SIGTERM is then also blocked in the workers and in all threads of the workers. The threads matter because some
-    packages, such as OpenTelemetry, a dependency of wandb, start threads in each forked process.
+    Workers inherit the block, so that a SIGTERM does not end them. Threads of the workers inherit it too. For example,
+    OpenTelemetry, a dependency of wandb, starts a thread in each forked process.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

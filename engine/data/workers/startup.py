@@ -22,7 +22,7 @@ class WorkerBatch:
     """A batch with the number and the RNG states of the worker that made it."""
 
     batch: Any
-    """The batch; None if the worker received an empty batch of sample indices."""
+    """The batch; None for an empty batch of sample indices, with which a resumed loader skips the turn of a worker."""
     worker: int
     """Number of the worker, from 0."""
     states: dict[str, Any]

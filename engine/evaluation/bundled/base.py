@@ -28,7 +28,7 @@ class Bundled(ABC):
     """Base class of the bundled metrics. A metric is computed batch by batch. Its fields are its options."""
 
     reads: ClassVar[tuple[Reads, ...]]
-    """The values of `reads` that the metric supports. The first is the default."""
+    """The values that the metric supports as the argument `reads` of `Metrics`. The first is the default."""
     smaller_is_better: ClassVar[bool] = False
     """Whether a smaller value is better, as for an error."""
     needs_sequences: ClassVar[bool] = False

@@ -198,7 +198,10 @@ class F1(_Scores):
 
 @dataclass
 class MatthewsCorrelation(_Counts):
-    """The correlation of predictions and references, from -1 to 1. It is 0 if one of the two has only one class."""
+    """The correlation of predictions and references, from -1 to 1.
+
+    It is 0 if all predictions, or all references, are of one class.
+    """
 
     def compute(self) -> dict[str, Any]:
         if self._several:
