@@ -139,7 +139,7 @@ class ReportingArguments(Group):
 
     @property
     def observed(self) -> list[str]:
-        """`debug` as a list of names; empty for no checks."""
+        """The names of the checks in `debug`, such as `['callbacks']`; an empty list for no checks."""
         return (
             self.debug.split()
             if isinstance(self.debug, str)

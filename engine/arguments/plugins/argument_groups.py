@@ -107,7 +107,7 @@ _HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}
 
 
 class _StoreOption(argparse.Action):
-    """Stores the option of a plugin in the namespace, as a value of the argument `plugins`."""
+    """Adds the option of a plugin to `plugins`: `--damp_spikes.factor 4` adds the text `damp_spikes(factor=4)`."""
 
     def __init__(self, *args: Any, type_text: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
