@@ -152,8 +152,8 @@ def _modules_of(package: str) -> list[ModuleType]:
     """Return the modules of a package, including module objects that are no longer in `sys.modules`.
 
     For example, transformers 5 replaces its top module while it is imported, and a program may still hold the old
-    module object. The function finds such an object in the list of the garbage collector. After `gc.freeze()`, the list
-    lacks the object. Then the function finds it if it is an attribute of a loaded module.
+    module object. The garbage collector lists this object, except after `gc.freeze()`. An attribute of a loaded module
+    may also refer to it. So the function searches both.
     """
     loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
     held = [value for each in loaded for value in list(vars(each).values())]
@@ -163,12 +163,12 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the names of imported modules with a global variable that is one of some classes, or a subclass of one.
+    """Return the names of the imported modules with a global variable that is a class in `theirs`, or a subclass.
 
     Modules of transformers and trainbus are left out.
 
     Args:
-        theirs: the `id` of each of these classes.
+        theirs: the ids of classes: `id(cls)`.
     """
     found = []
     for name, module in list(sys.modules.items()):

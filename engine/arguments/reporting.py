@@ -19,7 +19,8 @@ class DebugOption(Strategy):
     RANK_DIVERGENCE = "rank_divergence"
     """Name a callback that raises a flag on some ranks only."""
     CALLBACKS = "callbacks"
-    """Name a handler that changes weights or modes, draws random numbers, recurses or blocks."""
+    """Name a handler that breaks a rule of `WatchCallbacks`, for example because it changes weights in an evaluation.
+    """
 
 
 OBSERVED = tuple(option.value for option in DebugOption)

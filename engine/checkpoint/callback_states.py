@@ -76,7 +76,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the owner of each state in the result of `collect`, by id."""
+        """Return class, settings and state version of the owner of each state that `collect` returns, by id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)

@@ -60,7 +60,7 @@ class RestorableCallbacks(Protocol):
         """Return the states of callbacks with transformers' `ExportableState`, by class name, for the trainer state."""
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the callback that saved each state, by id."""
+        """Return class, settings and state version of each callback that has a state, by callback id."""
 
     def forget_carried(self) -> None:
         """Drop the states of the last resume that no callback received, so that later checkpoints lack these states."""

@@ -147,7 +147,7 @@ def _number(word: str) -> Any:
 
 
 def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
-    """Return the value of the argument `plugins` with one more option, as a list of texts.
+    """Return the value of the argument `plugins` with one more option, such as `["damp_spikes(factor=4)"]`.
 
     If the value does not name the plugin, the plugin is added.
 

@@ -177,7 +177,7 @@ def _identity(checkpoint: SavedCheckpoint) -> list[str]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The result of a check of existence and sizes of the files of a checkpoint. The ranks exchange this result."""
+    """A checkpoint, and the problems that a check of its file sizes found. The ranks exchange these objects."""
 
     name: str
     """The name of the folder."""

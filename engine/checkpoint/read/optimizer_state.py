@@ -25,7 +25,8 @@ SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     """Load optimizer, learning-rate schedule and loss scaler of a run from a checkpoint.
 
-    Parts that the run does not have are left out. With `resume_partial`, parts that the checkpoint lacks start fresh.
+    A part that the run does not have, such as a loss scaler, is not loaded. With `resume_partial`, a part that the
+    checkpoint lacks starts fresh.
 
     Raises:
         CheckpointError: if a part does not fit, or if the checkpoint lacks a part and `resume_partial` is not set.

@@ -125,7 +125,7 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the parts of the training state without complete files, such as the scaler if loss scaling was off."""
+        """Return the parts of the training state that lack a file, such as the scaler if loss scaling was off."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:

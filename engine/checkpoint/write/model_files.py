@@ -145,7 +145,7 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
     """Write weights as `model.safetensors`, or as several files with an index. Write a tied tensor once.
 
     The other names of a tied tensor are in the metadata of the file, as `save_model` of safetensors writes them. Weight
-    files of an earlier save in the folder are deleted, because a reader could read them instead of the new files.
+    files of an earlier save in the folder are deleted, so that no program loads them instead of the new files.
 
     Args:
         named: the weights by name.
