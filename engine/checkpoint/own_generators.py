@@ -54,7 +54,7 @@ class OwnGenerators:
         self.find()
 
     def find(self) -> None:
-        """Search the objects again. For example, a collator may create its generator with its first batch."""
+        """Search the objects again. For example, a collator may create a generator for the first batch."""
         search = ObjectSearch(_is_generator)
         for name, owner in self._owners.items():
             search.visit(name, owner, DEPTH)

@@ -48,7 +48,7 @@ class Digest:
     digits: ClassVar[int] = 64
     """The number of hexadecimal digits."""
     slow: ClassVar[bool] = True
-    """Whether computing the hash takes about as long as writing the bytes. Another thread computes a slow hash."""
+    """Whether computing the hash takes about as long as writing the bytes. `Hashing` then uses another thread."""
 
     size: int
     """The size in bytes."""

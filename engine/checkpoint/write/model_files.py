@@ -96,7 +96,8 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
         model: the model.
         weights: the state dict to write; None for the state dict of the model.
         folder: the folder. It is created if necessary.
-        max_shard_size: the largest size of a weights file, as for `bytes_in`. A larger tensor gets its own file.
+        max_shard_size: the largest size of a weights file, in bytes or as text such as `5GB`. A larger tensor gets its
+            own file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
