@@ -171,8 +171,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         Args:
             model: the model, wrapped.
             inputs: the batch, on its device.
-            num_items_in_batch: the number of label items of the whole step, a scalar tensor. `compute_loss` divides the
-                loss by it. None: the loss is a mean over the batch.
+            num_items_in_batch: the number of labels in the whole step, without ignored labels (-100), as a scalar
+                tensor. `compute_loss` divides the loss by it. None: the loss is a mean over the batch.
         """
         if not model.training:
             to_train(model)
@@ -193,7 +193,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return loss.detach()
 
     def _dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step. See `engine/api/dry_batch/`."""
+        """Check the training before its first step. `engine/api/dry_batch/dry_run.py` describes the parameters."""
         return dry_batch(self, forward, metrics)
 
     # Building.

@@ -90,7 +90,8 @@ class Replacement:
     """Path of a name, such as `transformers.trainer.Trainer` -> the object of trainbus that has this name now. Empty if
     an earlier call had already replaced the names."""
     held: tuple[str, ...] = ()
-    """The modules that used the training classes before the call. These modules keep the classes of transformers."""
+    """The modules of other packages that imported the `Trainer` or the `TrainingArguments` of transformers before the
+    call. These modules keep the classes of transformers."""
     _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -125,8 +126,9 @@ class Replacement:
 def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange, as pairs: an object of transformers, and the object of trainbus of this name.
 
-    Each pair is in the dict twice: its keys are the ids of both objects. Names that are already replaced are left out.
-    The function imports every module in `NAMES`, because other modules import the names from these modules.
+    Each pair is in the dict twice, under the `id` of each of its objects: one for the replacement, one for `undo`.
+    Names that are already replaced are left out. The function imports every module in `NAMES`, because other modules
+    import the names from these modules.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -147,11 +149,11 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 
 
 def _modules_of(package: str) -> list[ModuleType]:
-    """Return the modules of a package.
+    """Return the modules of a package, including module objects that are no longer in `sys.modules`.
 
-    `sys.modules` does not have all of them: transformers 5 replaces its top module while it is imported, and a program
-    may still hold the replaced module object. The garbage collector lists such objects, except after `gc.freeze()`. So
-    the function also looks at the values of all modules.
+    For example, transformers 5 replaces its top module while it is imported, and a program may still hold the old
+    module object. The garbage collector lists this object, except after `gc.freeze()`. An attribute of a loaded module
+    may also refer to it. So the function searches both.
     """
     loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
     held = [value for each in loaded for value in list(vars(each).values())]
@@ -161,9 +163,12 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the names of imported modules that have a class with one of these ids, or a subclass, as a global.
+    """Return the names of the imported modules with a global variable that is a class in `theirs`, or a subclass.
 
     Modules of transformers and trainbus are left out.
+
+    Args:
+        theirs: the ids of classes: `id(cls)`.
     """
     found = []
     for name, module in list(sys.modules.items()):

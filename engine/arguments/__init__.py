@@ -163,7 +163,7 @@ class TrainingArguments(
         )
 
     def fallbacks(self) -> dict[str, Any]:
-        """Return the values that replace None in fields: field name -> value. The values depend on other fields."""
+        """Return the defaults that depend on other fields: field name -> default. The default replaces None."""
         follows_metric = self.load_best_model_at_end or self.lr_scheduler_type in METRIC_SCHEDULES
         watched = "loss" if follows_metric else None
         metric = self.metric_for_best_model or watched

@@ -25,10 +25,10 @@ def arg(default: T, help: str, **meta: Any) -> T:
         help: The text that `--help` and the reference page show.
         meta: How values are read:
 
-            - `choices`: an Enum, a tuple or a mapping with all valid values. The value of a member of the Enum becomes
+            - `choices`: all valid values, as an Enum, a tuple or a mapping. With an Enum, text such as 'steps' becomes
               the member.
-            - `enum`: an Enum, for `choices` that are not an Enum. The value of one of its members becomes the member.
-              Other values stay.
+            - `enum`: an Enum for `choices` that are a tuple or a mapping. Text becomes a member of the Enum if a member
+              has this value, else it stays text.
             - `path=True`: accept path objects and expand `~`.
             - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.

@@ -86,7 +86,7 @@ def _is_callback(value: Any) -> bool:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether `value` fits the type `hint`. A NumPy number fits a number type. A bool does not."""
+    """Return whether `value` fits the type `hint`. A NumPy number fits `int` or `float`, but a bool does not."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Any:
         return True
@@ -100,7 +100,10 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
-    """Yield a problem for each field of the class `declared` if `args` has a value that the field does not allow."""
+    """Yield a problem for each value in `args` that is not one of the `choices` of its field.
+
+    Only the fields of the class `declared` are checked.
+    """
     for field in fields(declared):
         value, choices = getattr(args, field.name), field.metadata.get("choices")
         if choices is not None and value not in (known := [*choices]):

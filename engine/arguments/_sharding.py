@@ -16,7 +16,7 @@ from ..distributed.strategies import Strategy, sharded_ddp_words, words_of
 
 
 def _words_of_all(argument: str) -> tuple[str, ...]:
-    """Return the words of an argument that select any strategy."""
+    """Return the words of `sharding` or `sharded_ddp` that select a strategy, such as `stage2`."""
     return tuple(word for strategy in Strategy for word in strategy.row.words.get(argument, ()))
 
 

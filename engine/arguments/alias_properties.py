@@ -36,7 +36,9 @@ class AliasProperties:
         super().__setattr__(name, value)
 
     def _translate_alias_fields(self) -> None:
-        """If a subclass declares fields under aliases, copy their values to the arguments that the aliases stand for.
+        """Copy values from the fields that a subclass declares under the name of an alias.
+
+        For example, the value of a field `evaluation_strategy` is copied to the argument `eval_strategy`.
 
         Raises:
             ArgumentError: If an alias and its argument are both set, to different values.

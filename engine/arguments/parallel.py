@@ -100,7 +100,7 @@ class ParallelArguments(Group):
 
     @property
     def sharded_ddp_words(self) -> list[str]:
-        """The words of `sharded_ddp`."""
+        """The words of `sharded_ddp` as a list, such as `['zero_dp_2', 'offload']`. True gives `['simple']`."""
         return sharded_ddp_words(self.sharded_ddp)
 
     @property

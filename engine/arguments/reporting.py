@@ -19,7 +19,8 @@ class DebugOption(Strategy):
     RANK_DIVERGENCE = "rank_divergence"
     """Name a callback that raises a flag on some ranks only."""
     CALLBACKS = "callbacks"
-    """Name a handler that changes weights or modes, draws random numbers, recurses or blocks."""
+    """Name a handler that breaks a rule of `WatchCallbacks`, for example because it changes weights in an evaluation.
+    """
 
 
 OBSERVED = tuple(option.value for option in DebugOption)
@@ -139,7 +140,7 @@ class ReportingArguments(Group):
 
     @property
     def observed(self) -> list[str]:
-        """`debug` as a list of names; empty for no checks."""
+        """The names of the checks in `debug`, such as `['callbacks']`; an empty list for no checks."""
         return (
             self.debug.split()
             if isinstance(self.debug, str)

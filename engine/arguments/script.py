@@ -46,7 +46,7 @@ class ScriptArguments(Group):
 def _warn_that_nothing_resumes(named: str | bool) -> None:
     """Warn once per process that the run does not resume from `named`, the checkpoint in the arguments.
 
-    As in transformers, `train` does not resume because of this argument. The script must pass the value to `train`.
+    As in transformers, the argument `resume_from_checkpoint` is only for the script, which must pass it to `train`.
     """
     logger.warning(
         "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "

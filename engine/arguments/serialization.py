@@ -45,7 +45,7 @@ def is_configuration(value: Any) -> bool:
 
 @dataclass(kw_only=True, repr=False)
 class Serializable:
-    """A dataclass that knows which of its fields the user set, and that converts to JSON."""
+    """A dataclass that lists the fields with a value other than the default, and that converts to JSON."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -59,7 +59,7 @@ class Serializable:
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of the fields that the user set: the fields with a value other than the default."""
+        """Names of the fields with a value other than the default. A field that is set to its default is left out."""
         fallbacks = self.fallbacks()
         defaults = {field.name: default_of(field) for field in fields(self)}
         return frozenset(
@@ -83,7 +83,7 @@ class Serializable:
         return json.dumps(self.to_dict(), indent=2, default=str)
 
     def __repr__(self) -> str:
-        """Return the call that creates this instance, with the fields that the user set."""
+        """Return the call that creates this instance, with the fields in `given`. Secrets are masked."""
         given = self.given
         shown = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items() if name in given)
         return f"{type(self).__qualname__}({shown})"

@@ -40,7 +40,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def restore_optimizer(run: ResumableRun, folder: Path) -> None:
-    """Load optimizer, schedule and loss scaler of a run from a checkpoint."""
+    """Load optimizer, schedule and loss scaler of a run. See `engine.checkpoint.read.optimizer_state`."""
     optimizer_state.restore_optimizer(run, SavedCheckpoint.open(folder))
 
 

@@ -31,10 +31,8 @@ class ResumeReport:
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The callbacks that received a state of an earlier version: id -> (version of the state, version of the class)."""
     orphaned: list[str] = field(default_factory=list)
-    """The ids of saved states that no attached callback received.
-
-    Later checkpoints keep each of these states if no attached callback has its id.
-    """
+    """The ids of saved states that no attached callback received. Later checkpoints keep such a state, unless an
+    attached callback has the same id."""
     new: list[str] = field(default_factory=list)
     """The ids of callbacks with a state that received none from the checkpoint. They start at the resumed step."""
 
@@ -74,11 +72,11 @@ class CallbackStates:
         return states
 
     def exported(self) -> dict[str, Any]:
-        """Return the states of attached callbacks that have transformers' ExportableState interface, by class name."""
+        """Return the states of callbacks with transformers' `ExportableState`, by class name, for the trainer state."""
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the owner of each state in the result of `collect`, by id."""
+        """Return class, settings and state version of the owner of each state that `collect` returns, by id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -91,7 +89,7 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the states that the last resume loaded and that no callback received. Also clear the resume report."""
+        """Drop the states of the last resume that no callback received. Also clear the resume report."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
@@ -147,6 +145,8 @@ class CallbackStates:
 
     def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Load only the states of callbacks that hold trained weights, such as a loss module.
+
+        `load_best_model_at_end` calls this method after training. The states of other callbacks do not change.
 
         Args:
             states: the states of a checkpoint by id.
@@ -225,9 +225,9 @@ def matched(
 ) -> dict[str, str]:
     """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    Two callbacks of one class have ids that depend on their order in the list. So a callback with equal class and
-    settings matches first, then a callback with equal class. If several callbacks match, an equal id decides. A state
-    without a match is left out.
+    The ids of two callbacks of one class depend on their order in the list. So a callback with the class and the
+    settings of the owner comes first, then a callback with its class only. Of several such callbacks, the one with the
+    id of the state is used, else the first one. A state without such a callback is left out.
 
     Args:
         states: the ids of the saved states.
@@ -255,7 +255,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass callback. `id`, and fields with another value in `attributes`, are left out."""
+    """Return the fields of a dataclass callback, without `id`, and without fields that differ from `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -263,7 +263,7 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a callback that is not a dataclass. The arguments are the same as for `owner_of`.
+    """Return the settings of a callback that is not a dataclass. `owner_of` describes the parameters.
 
     Settings are the attributes with the names of constructor arguments. If there are none, all public attributes are
     settings. Only numbers, strings and None count, because a comparison of other values can fail.

@@ -54,7 +54,7 @@ class OwnGenerators:
         self.find()
 
     def find(self) -> None:
-        """Search the objects again. For example, a collator may create its generator with its first batch."""
+        """Search the objects again. For example, a collator may create a generator for the first batch."""
         search = ObjectSearch(_is_generator)
         for name, owner in self._owners.items():
             search.visit(name, owner, DEPTH)
@@ -74,7 +74,10 @@ class OwnGenerators:
             )
 
     def read(self) -> dict[str, Any]:
-        """Return the states of the generators by path, in a form that `restore` and a checkpoint accept."""
+        """Return the states of the generators: path of the generator, such as `collator.generator` -> state.
+
+        Generators with a state that a checkpoint cannot save are left out.
+        """
         states = {path: _saved_state(path, generator) for path, generator in self.found.items()}
         return {path: state for path, state in states.items() if state is not None}
 
@@ -112,7 +115,13 @@ class OwnGenerators:
 
 
 def restore_states(states: dict[str, Any], own: OwnGenerators) -> None:
-    """Restore the global RNG states in `states`, and the states of the generators in `own` from the entry `own`."""
+    """Restore RNG states.
+
+    Args:
+        states: the states of the global generators. The entry `own` has the states of the generators in datasets,
+            collators and samplers.
+        own: the generators in datasets, collators and samplers.
+    """
     restore_random_states(states)
     own.restore(states.get("own", {}))
 
@@ -122,10 +131,10 @@ def _is_generator(value: Any) -> bool:
 
 
 class ObjectSearch:
-    """One search in objects for the values for which a function returns True, such as random generators."""
+    """A search for values in objects, such as random generators in a dataset. `visit` searches one object."""
 
     def __init__(self, wanted: Callable[[Any], bool]) -> None:
-        """Search for values for which `wanted` returns True. The global random generators are not found."""
+        """Create a search for the values for which `wanted` returns True. It skips the global random generators."""
         self._wanted = wanted
         self.found: dict[str, Any] = {}
         """The found values by path."""
@@ -135,7 +144,10 @@ class ObjectSearch:
         self._visited: list[Any] = []  # keeps the objects alive, so that each id stays the id of one object
 
     def visit(self, path: str, value: Any, depth: int) -> None:
-        """Search an object, and the objects in it. `depth` is the number of attributes that the search may follow."""
+        """Search an object, and the objects in it.
+
+        `depth` limits the chain of attributes: a depth of 2 reaches `value.a.b`, but not `value.a.b.c`.
+        """
         if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
             return
         if len(self._visited) > _VISITS:
@@ -189,8 +201,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the objects in the closure and in the defaults of a function, with their names.
 
-    Also yield the global objects that the function uses, if it is not from a library such as torch. For a library
-    function without a closure, yield nothing.
+    Also yield the global objects that the function uses, except for a function of a library such as torch. Yield
+    nothing at all for a library function without a closure.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return
@@ -258,7 +270,7 @@ def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
 
 
 def _new(saved: Mapping[str, Any]) -> Any:
-    """Return a new generator of the same kind as in a saved state. Its own state is not the saved state yet."""
+    """Create a generator of the kind that a saved state has. The saved state is not loaded into the generator."""
     kind = saved["kind"]
     if kind == "torch":
         return torch.Generator(saved["device"])

@@ -1,7 +1,7 @@
-"""Stop requests in a checkpoint, for a run that saves the checkpoint after the request and before the stop.
+"""Stop requests of callbacks, saved in a checkpoint and repeated in the resumed run.
 
-A callback such as early stopping decides from its state. The state in the checkpoint contains the decision to stop, so
-a resumed run repeats the request of this callback.
+A run may save a checkpoint after a callback such as early stopping requests a stop, and before the run stops. The saved
+state of the callback already contains this decision. So a resumed run repeats the request, and stops too.
 
 Other stop requests end only a session, and a resumed run does not repeat them: a signal, a time limit, `trainbus tell`,
 or a function or callback without a state.
@@ -39,7 +39,7 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
     """Return the requests for `training_stop` that a resumed run repeats: id of the callback -> reason.
 
     Args:
-        run: the run, at the moment of a save.
+        run: the run that saves a checkpoint.
         states: the states of the callbacks by id.
     """
     if not run.control.asks("training_stop"):
@@ -51,8 +51,8 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
 def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
     """Repeat the requests of `pending_stops` in a resumed run.
 
-    The function does not repeat a request in three cases: its callback is not attached, its callback has other
-    settings, or the resumed run has another length. In these cases, the user wants to continue the training.
+    A request is not repeated in three cases: the callback is not attached, the callback has other settings, or the
+    resumed run has another length. In these cases, the user wants to continue the training.
 
     Args:
         run: the resumed run.

@@ -31,9 +31,9 @@ class ModelWriter(Protocol):
         """Write the model, with its config and tokenizer, into a folder."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`. If a subclass of the Trainer overrides the method named `moment`, call the override instead.
+        """Call the Trainer method named `moment`, such as `_save_scaler`, if a subclass overrides it; else call `work`.
 
-        The override receives `arguments`. If the override calls `super()`, `work` runs.
+        Return the result of the call. The override receives `arguments`. If the override calls `super()`, `work` runs.
         """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
@@ -50,26 +50,29 @@ class StatefulLosses(Protocol):
         """Return the loss sums as a dict for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the loss sums from the result of `state_dict`; an empty dict changes nothing."""
+        """Restore the loss sums from the result of `state_dict`. An empty dict leaves the sums unchanged."""
 
 
 class RestorableCallbacks(Protocol):
     """The states of the callbacks of a run. `CallbackStates` implements this protocol."""
 
     def exported(self) -> dict[str, Any]:
-        """Return the states of attached callbacks that have transformers' ExportableState interface, by class name."""
+        """Return the states of callbacks with transformers' `ExportableState`, by class name, for the trainer state."""
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the callback that saved each state, by id."""
+        """Return class, settings and state version of each callback that has a state, by callback id."""
 
     def forget_carried(self) -> None:
-        """Drop the states that the last resume loaded and that no callback received."""
+        """Drop the states of the last resume that no callback received, so that later checkpoints lack these states."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback."""
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise a CheckpointError if the run would continue from other weights than the trained weights."""
+        """Raise a CheckpointError if no callback restores the trained weights, and the model file has other weights.
+
+        `CallbackStates.refuse_other_weights` describes the parameters.
+        """
 
 
 class SavingRanks(Protocol):
@@ -195,10 +198,10 @@ class ResumableRun(SavableRun, Protocol):
 
     @property
     def randomness(self) -> dict[str, Any]:
-        """The RNG states that a resumed run restores with its first batch; an empty dict in a fresh run."""
+        """The RNG states of the checkpoint, for the feed to restore; an empty dict in a fresh run."""
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
-        """Set `randomness` to the RNG states that the run restores with its first batch; {} for a fresh run."""
+        """Set `randomness` to the RNG states of the checkpoint, for the feed to restore; {} in a fresh run."""
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
         """Set gradient norm and learning rate of the last step. Keys: `grad_norm` and `learning_rate`."""
@@ -219,7 +222,7 @@ class ResumableRun(SavableRun, Protocol):
 
 
 class ResumableFeed(Protocol):
-    """The feed of batches, as a resume calls it. `engine.data.feed.Feed` implements this protocol."""
+    """The method of the feed of batches that a resume calls. `engine.data.feed.Feed` implements this protocol."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
         """Make the next epoch of the feed start at a saved position of the data loader, with the saved RNG states.
@@ -228,6 +231,6 @@ class ResumableFeed(Protocol):
             place: the saved position; an empty dict if it is unknown.
             restore_rng: a function that restores the RNG states. The feed calls it once.
             restore_late: whether the feed calls `restore_rng` after it takes the batches of the first step, as
-                transformers does. If False, the feed calls `restore_rng` before. If the run resumes at the start of an
-                epoch, this argument has no effect.
+                transformers does. If False, the feed calls `restore_rng` before it takes these batches. If the run
+                resumes at the start of an epoch, this argument has no effect.
         """

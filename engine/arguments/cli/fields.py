@@ -133,8 +133,8 @@ class Argument:
     def convert(self, value: Any) -> Any:
         """Convert a value from a configuration file to the type of the field.
 
-        If the dataclass checks the field itself, and the value is not a string, a value that does not fit is returned
-        unchanged.
+        For a field of `TrainingArguments`, an unsuitable value other than text is returned unchanged, because
+        `TrainingArguments` raises a better error.
 
         Raises:
             Unreadable: The value cannot be converted.

@@ -71,7 +71,7 @@ class ArgumentParser(argparse.ArgumentParser):
         args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """Parse a command line. Prints all problems and ends the program with status 2 if there are any.
+        """Parse a command line. With `exit_on_error=True`, the default, problems are printed and end the program.
 
         The first word may be a configuration file: .json and .yaml hold values, .args holds flags. In an .args file,
         white space separates words, quotes group words, and a line may be a `# comment`. Flags of the command line
@@ -80,7 +80,7 @@ class ArgumentParser(argparse.ArgumentParser):
         Args:
             args: The words. Default: the command line of the program (`sys.argv`).
             return_remaining_strings: Return unknown words as a list, the last result. False: unknown words are errors.
-            look_for_args_file: Also read flags from the program's own .args file (`train.args` beside `train.py`), if
+            look_for_args_file: Also read flags from the .args file of the program (`train.args` beside `train.py`), if
                 it exists. The parser does not read this file if `args_filename`, or a .json or .yaml file, is given.
             args_filename: A configuration file.
             args_file_flag: A flag that names a configuration file. A command line may have the flag several times.
@@ -100,7 +100,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """Read an object from a JSON file and pass it to `parse_dict`. Return the instances of the dataclasses.
 
         Raises:
-            ArgumentError: As for `parse_dict`, or the file cannot be read. The message names the file.
+            ArgumentError: The file cannot be read, or its values have problems. The message names the file.
         """
         return self._from_file(Path(json_file), json.loads, allow_extra_keys)
 
@@ -108,7 +108,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """Read a mapping from a YAML file and pass it to `parse_dict`. Return the instances of the dataclasses.
 
         Raises:
-            ArgumentError: As for `parse_json_file`.
+            ArgumentError: The file cannot be read, or its values have problems. The message names the file.
             MissingExtra: PyYAML is not installed.
         """
         return self._from_file(Path(yaml_file), read_yaml, allow_extra_keys)
@@ -184,7 +184,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             words: The words of the command line.
-            look: Whether to include the program's own .args file.
+            look: Whether to include the .args file of the program, such as `train.args` beside `train.py`.
             filename: A configuration file, or None.
             flag: A flag that names configuration files, or None.
         """
@@ -203,7 +203,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _place_of_file(self, words: Sequence[str]) -> int | None:
         """Return the index of the configuration file among the words; None if there is none.
 
-        Only the first word can be the file. Words such as `--local_rank=0`, which launchers add, may precede the file.
+        The file is the first word without a leading dash. Only flags such as `--local_rank=0` may precede the file.
         """
         if any(not action.option_strings for action in self._actions):
             return None  # a positional argument, such as `add_argument("input")`, takes that word
@@ -266,7 +266,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each flag in the unknown words `rest`, and for each word before the first flag there."""
+        """Yield a problem for each unknown flag in `rest`, and for words before it. Later words may be its values."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:

@@ -166,10 +166,11 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 def _parse(word: str, member: Any, alone: bool) -> Any:
     """Convert `word` to the type `member`, and return the value.
 
-    If `alone` is set, the field takes only bools, so words such as `yes` and `1` are bools too.
+    `alone` is True if the field takes only a bool or None. Then words such as `yes` and `1` are bools too, and not only
+    `true` and `false`.
 
     Raises:
-        ArgumentError: The word is JSON for a dataclass, which refuses the values or has an annotation without a type.
+        ArgumentError: The word is JSON for a dataclass. It refuses the values, or an annotation cannot be resolved.
         ArithmeticError, LookupError, TypeError, ValueError: The word is not a value of this type.
         Unreadable: The word is JSON for a dataclass, and a field of the dataclass does not fit.
     """
@@ -269,7 +270,7 @@ def _record(values: Mapping[str, Any], cls: Any) -> Any:
 
     Raises:
         Unreadable: A field is unknown, a required field is missing, or a value does not fit.
-        ArgumentError: An annotation cannot be resolved: see `hints_of`.
+        ArgumentError: The dataclass refuses the values, or has an annotation that cannot be resolved.
     """
     known = {field.name: field for field in fields(cls) if field.init}
     hints = hints_of(cls)

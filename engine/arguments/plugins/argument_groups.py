@@ -107,7 +107,7 @@ _HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}
 
 
 class _StoreOption(argparse.Action):
-    """Stores the option of a plugin in the namespace, as a value of the argument `plugins`."""
+    """Adds the option of a plugin to `plugins`: `--damp_spikes.factor 4` adds the text `damp_spikes(factor=4)`."""
 
     def __init__(self, *args: Any, type_text: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
@@ -147,7 +147,7 @@ def _number(word: str) -> Any:
 
 
 def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
-    """Return the value of the argument `plugins` with one more option, as a list of texts.
+    """Return the value of the argument `plugins` with one more option, such as `["damp_spikes(factor=4)"]`.
 
     If the value does not name the plugin, the plugin is added.
 

@@ -29,7 +29,8 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
     Args:
         texts: the texts, each with a name and its options.
-        args: the training arguments, for functions and for plugins that read them.
+        args: the training arguments. Functions that build callbacks, and the method `from_arguments` of plugins,
+            receive them.
         find: returns the class or function of a name.
 
     Raises:
@@ -49,7 +50,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
     """Build the callbacks that a parsed text describes. Return the callbacks, and the problems of the text.
 
-    If there is a problem, the list of callbacks is empty. The arguments `args` and `find` are the same as for `build`.
+    If there is a problem, the list of callbacks is empty. `build` describes `args` and `find`.
     """
     try:
         target = find(spec.name)

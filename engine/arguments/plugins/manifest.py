@@ -48,7 +48,10 @@ def described(plugin: Plugin) -> dict[str, Any]:
 
 
 def _default(value: Any) -> str:
-    """Return the default of an option as text. Every process gets the same text, so a manifest stays up to date."""
+    """Return the default of an option as text that is equal in every process.
+
+    Sets are sorted, and memory addresses are removed. Otherwise, a manifest would be outdated at once.
+    """
     if isinstance(value, (set, frozenset)):
         return as_text(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
@@ -125,7 +128,7 @@ def problems_of(plugin: Plugin) -> list[str]:
     - its events, parameters and annotations are valid,
     - this trainbus has the version of the callback interface that the plugin requires (`requires`),
     - its manifest is not outdated,
-    - runs can use its name, and no other package offers the same name.
+    - a run can name the plugin, and no other package offers the same name.
     """
     try:
         target = unbound(plugin.load())[0]
@@ -156,7 +159,8 @@ def problems_of(plugin: Plugin) -> list[str]:
 def _problem_of_name(name: str) -> str:
     """Return the problem of a plugin's name; an empty string if there is none.
 
-    A name is a problem if texts and flags cannot contain the name, or if the name already has a meaning there.
+    A name must be an identifier such as `damp_spikes`. It must not be `none`, `all`, or the name of a callback of
+    trainbus.
     """
     remedy = "use letters, digits and underscores in the entry point"
     if "." in name and name.replace(".", "_").isidentifier():

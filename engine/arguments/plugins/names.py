@@ -48,7 +48,7 @@ def own_names() -> dict[str, str]:
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a class is a public callback of this library. Only such a class has a snake_case name."""
+    """Return whether a class is a public callback of this library. Only these have snake_case names in texts."""
     public = own_names().get(snake_case(cls.__name__))
     return public == cls.__name__ and cls.__module__.startswith(f"{_ROOT}.")
 
@@ -93,9 +93,9 @@ def find(name: str) -> Any:
 
 
 def nearest_name(name: str) -> str:
-    """Return the name for text options that a user who wrote `name` probably means.
+    """Return the valid name that is nearest to `name`: `early_stopping` for `EarlyStopping`, `a.b:C` for `a.b.C`.
 
-    A name that `find` knows, or that contains a colon, is returned unchanged. The text is empty if no name is similar.
+    A valid name, or a name with a colon, is returned unchanged. If no valid name is similar, return an empty string.
     """
     own, plugins = own_names(), installed()
     if ":" in name or name in own or name in plugins:

@@ -40,7 +40,7 @@ class Option:
     type_text: str = "Any"
     """The annotation, as text."""
     is_shown: bool = True
-    """Whether texts show the option. False for secrets."""
+    """Whether callbacks as text, and plugin manifests, contain the option. False for secrets."""
 
     @property
     def is_required(self) -> bool:
@@ -122,9 +122,10 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `options` that are in `OF_ALL`, but are not parameters of the constructor of `cls`.
+    """Select the options that the caller must set as attributes, because the constructor of `cls` does not take them.
 
-    Every `Callback` has the options in `OF_ALL`, such as `on_error`. The caller sets the returned values as attributes.
+    These are options that every `Callback` has, such as `on_error` (see `OF_ALL`). If `cls` is not a `Callback`, the
+    result is empty.
     """
     if not issubclass(cls, Callback):
         return {}
@@ -231,7 +232,7 @@ def _has_call(value: Any) -> bool:
 
 
 def _trigger(text: str) -> Any:
-    """Build the trigger that a text describes: `every(100)`, or `package.module:Class(option=value)` for any class."""
+    """Build a trigger from a text: `every(100)`, or `package.module:Class(option=value)` for a trigger class."""
     name, _, rest = text.partition("(")
     if not _REFERENCE.fullmatch(name):
         return value_of(text)

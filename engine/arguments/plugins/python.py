@@ -43,7 +43,7 @@ class _Writer:
         """Module -> names to import from it."""
 
     def imports(self) -> str:
-        """Return the import statements."""
+        """Return the import statements for the collected names."""
         lines = []
         for module, names in sorted(self.names.items(), key=lambda item: (item[0] != _ROOT, item[0])):
             line = f"from {module} import {', '.join(sorted(names))}"
@@ -67,7 +67,7 @@ class _Writer:
         return f"{self.name(type(value))}({', '.join(f'{name}={self.value(each)}' for name, each in given)})"
 
     def value(self, value: Any) -> str:
-        """Return the expression of a value."""
+        """Return a Python expression that creates a value, such as `Keep(last=2)`."""
         if isinstance(value, (type, FunctionType)):
             return self.name(value)
         if isinstance(value, Trigger):
@@ -90,7 +90,7 @@ class _Writer:
         return repr(getattr(value, "value", value))  # of an enum, its value
 
     def trigger(self, trigger: Trigger) -> str:
-        """Return the expression of a trigger."""
+        """Return a Python expression that creates a trigger, such as `every(100) | at_end()`."""
         names = [repr(part).partition("(")[0] for part in parts_of(trigger)]
         if not isinstance(trigger, (Either, Both)) and names[0] not in TRIGGERS:
             return self.call(trigger)

@@ -48,7 +48,7 @@ class Request:
 
         Args:
             plugins: the argument `plugins`, as texts.
-            trackers: the names in `report_to` that are not trackers of this library.
+            trackers: the names in `report_to` that are not trackers of this library, and so may be plugins.
             environment: the environment variables.
 
         Raises:

@@ -129,7 +129,10 @@ def value_of(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Convert a value to text. `value_of` converts this text back to the value, an empty set to an empty list."""
+    """Convert a literal, a trigger or a `Call` to text that `value_of` can parse.
+
+    An empty set becomes `[]`, because Python has no literal for an empty set.
+    """
     if isinstance(value, Call):
         return f"{value.name}({', '.join(f'{name}={as_text(each)}' for name, each in value.options.items())})"
     if isinstance(value, dict):
@@ -255,7 +258,8 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    If a name in `known` differs only in its punctuation, the message says that no run can name this plugin.
+    A run cannot name a plugin with an entry point such as `damp-spikes`. If `name` is `damp_spikes`, the message says
+    this.
     """
     known = sorted(known)
     close = nearest(name, known)

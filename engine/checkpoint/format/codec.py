@@ -61,11 +61,11 @@ def load_values(
     Args:
         path: the file. If it has sharded tensors, their shards are in other files of the same folder.
         whole: whether to read all tensors now. If False, the result has `sharded.StoredTensor` objects in place of
-            tensors. They can read any region of a tensor later.
+            tensors. Such an object reads any region of its tensor later.
         folder: the checkpoint that the file belongs to. Pass it to reuse a manifest that is already in memory. Default:
             a new object for the folder of the file, which reads the manifest from disk if necessary.
-        cache: tensors in memory that verification has read. If the cache has the tensors of the file, the result has
-            these whole tensors, even if `whole` is False.
+        cache: whole tensors that verification has read into memory. If the cache has the tensors of the file, the
+            function returns them and reads nothing, even if `whole` is False.
 
     Raises:
         CheckpointError: if the file is damaged or of another format.

@@ -87,8 +87,9 @@ class CheckpointRecord:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics of the evaluation at this step; empty if there was none, or if the manifest does not have them."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add values. Handlers of
-    `on_load` read the values."""
+    """Values that callbacks store in the checkpoint, by name: numbers, text and tensors, also in dicts and lists.
+    Handlers of `on_save_begin` add values. Handlers of `on_load` read the values. In other events, the dict may be
+    empty."""
     run_id: str = ""
     """The id of the run that wrote the checkpoint; empty if unknown."""
     time: float = 0.0
@@ -98,12 +99,12 @@ class CheckpointRecord:
 
     @classmethod
     def of(cls, saved: Any, step: int, extra: dict[str, Any] | None = None) -> CheckpointRecord:
-        """Return the record of a checkpoint that exists already.
+        """Build the record of an existing checkpoint.
 
         Args:
-            saved: a `SavedCheckpoint`, or a record.
+            saved: a `SavedCheckpoint`, or another record.
             step: the number of completed optimizer steps.
-            extra: the value of `extra`, because not every event needs to read it from the files.
+            extra: the field `extra` of the new record. None leaves the field empty.
         """
         return cls(
             saved.path,
@@ -138,14 +139,15 @@ class Hidden:
     step: int
     """The step of the checkpoint."""
     run_id: str
-    """The id of the run that named the folder. Characters other than letters and digits are left out."""
+    """The id of the run that saves the checkpoint. For `-removed`: the id of the run that saved the checkpoint.
+    Characters other than letters and digits are left out."""
     pid: int
-    """The id of the process that named the folder."""
+    """The id of the process that writes, replaces or deletes the folder."""
     aside: str = ""
     """The state of the folder. Empty: a save writes the folder. `-replaced`: a save replaces the folder by a new
-    checkpoint of the same step. `-removed`: the run deletes the folder."""
+    checkpoint of the same step. `-removed`: the process deletes the folder."""
     host: str = ""
-    """The result of `this_host` in the process that named the folder; empty in names of earlier versions."""
+    """The result of `this_host` in the process `pid`; empty in names of earlier versions."""
 
     def __str__(self) -> str:
         process = f"{self.host}-{self.pid}" if self.host else str(self.pid)
@@ -155,14 +157,13 @@ class Hidden:
     def abandoned(self) -> bool:
         """Whether no other running process of this host writes, replaces or deletes the folder.
 
-        True in three cases: this process named the folder, the process that named the folder has ended, or a process of
-        another host named the folder.
+        True in three cases: the process `pid` is this process, has ended, or ran on another host.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 
     @property
     def orphaned(self) -> bool:
-        """Whether a process of this host, of any run, named the folder and has ended."""
+        """Whether the process `pid` ran on this host and has ended."""
         return self.host == this_host() and _has_ended(self.pid)
 
 

@@ -74,7 +74,7 @@ class CheckpointFolder:
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the paths of the files with the shards of the tensors in the file `name`.
+        """Return the paths of the shard files of a file: `optimizer-*-of-*.safetensors` for `optimizer.safetensors`.
 
         The result includes missing files that the manifest lists.
         """
@@ -82,7 +82,7 @@ class CheckpointFolder:
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has the file `name`, and all files with shards of its tensors."""
+        """Return whether the checkpoint has the file `name` and all its shard files."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -48,7 +48,7 @@ class Digest:
     digits: ClassVar[int] = 64
     """The number of hexadecimal digits."""
     slow: ClassVar[bool] = True
-    """Whether computing the hash takes about as long as writing the bytes. Another thread computes a slow hash."""
+    """Whether computing the hash takes about as long as writing the bytes. `Hashing` then uses another thread."""
 
     size: int
     """The size in bytes."""
@@ -114,10 +114,10 @@ def digest_in(entry: dict[str, Any]) -> AnyDigest:
 
 
 class Hashing:
-    """A hash of bytes that are added in order. A slow hash is computed on another thread."""
+    """A hash of bytes that are added in order. SHA-256 is slow, so another thread computes it."""
 
     def __init__(self, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Start without any bytes. `thread` computes a slow hash, and must run one task at a time."""
+        """Start without any bytes. `thread` computes SHA-256, and must run one task at a time. XXH3 needs no thread."""
         self._thread = thread
         self._algorithm = algorithm
         self._hash = algorithm.new()

@@ -24,7 +24,7 @@ def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of `torch.empty_like(tensor)`. Optimizers create the state of a weight with them."""
+    """Return the strides of `torch.empty_like(tensor)`, which optimizers use for the state of a weight."""
     return torch.empty_like(tensor.detach(), device="meta").stride()
 
 

@@ -60,7 +60,7 @@ def is_split(value: Any) -> bool:
 
 
 def is_lazy(value: Any) -> bool:
-    """Return whether a value is a parameter or buffer of a lazy module that has no shape yet."""
+    """Return whether a value is a parameter or buffer without a shape, of a lazy module such as `nn.LazyLinear`."""
     return bool(parameter.is_lazy(value))
 
 
@@ -88,7 +88,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first rank that holds its region of a tensor. Only the first rank writes it."""
+    """Return whether this rank is the first of the ranks with the same shard of a tensor. Only this rank writes it."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -147,7 +147,7 @@ class StoredTensor:
     dtype: torch.dtype
     shards: tuple[StoredShard, ...]
     where: str
-    """The path of the value file, for error messages."""
+    """The path of the value file, such as `optimizer.safetensors`, for error messages."""
     stride: tuple[int, ...] | None = None
     """The strides of the whole tensor; None if it is contiguous."""
 
@@ -183,10 +183,10 @@ class StoredTensor:
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
-    """Gather a tensor from all ranks. Return it on the CPU if `keep` is set, else return None.
+    """Gather a tensor from all ranks. Return the whole tensor on the CPU if `keep` is True, else None.
 
-    All ranks must call this function, because the ranks exchange their shards. The exchange runs on `device`. If the
-    tensor is not sharded, there is no exchange, and the result is a copy on the CPU.
+    All ranks must call this function, because the ranks exchange their shards on `device`. A tensor that is not sharded
+    is only copied.
     """
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
@@ -281,12 +281,12 @@ def fitted(value: Any, like: Any) -> Any:
     If `like` is sharded, the result is sharded in the same way, and only the shard of this rank is read. Otherwise the
     result is the whole tensor.
 
-    The function changes neither sharding nor layout in these cases: `like` is not a tensor, or `value` is not a tensor,
-    is already sharded, consists of several tensors, or has another shape than `like`. A `StoredTensor` is then read as
-    a whole tensor. Any other value is returned unchanged.
+    Three kinds of `value` are returned unchanged: a value that is not a tensor, a tensor that is already sharded, and a
+    tensor that consists of other tensors. If `like` is not a tensor or has another shape than `value`, a `StoredTensor`
+    is read as a whole tensor, and a tensor is returned unchanged.
 
     Args:
-        value: a tensor, a `StoredTensor`, or any other value.
+        value: a tensor, a `StoredTensor` (a tensor that is not read yet), or any other value.
         like: the tensor whose sharding and layout the result gets, or any other value.
     """
     tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and not consists_of_tensors(value)

@@ -40,7 +40,8 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
     Args:
         model: the model.
         folder: the checkpoint.
-        load: the loading function, as the seam `load_model` defines it.
+        load: a function of a model and a state dict that loads the weights. It returns the missing and the unexpected
+            names. The seam `load_model` is such a function.
 
     Returns:
         Why the saved adapters do not fit the model; an empty string if they fit.
@@ -83,7 +84,8 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
     """Return saved adapters under the names of the adapters of a model: adapter name -> weights.
 
-    Only one case needs another name: transformers saves the only adapter of a model without its name.
+    transformers saves the only adapter of a model without its name, so its saved name is `default`. If the model also
+    has only one adapter, the result has the name of that adapter. In any other case, the names do not change.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

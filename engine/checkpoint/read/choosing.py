@@ -39,9 +39,9 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
 
     Args:
         run: the run.
-        wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in the output folder; "auto" for
-            the same, or to start fresh if there is no checkpoint; None or False to start fresh. The value of rank 0
-            counts. With `save_on_each_node`, each rank may pass a different folder.
+        wanted: the folder of a checkpoint, or True for the newest good checkpoint in the output folder. "auto" is like
+            True, but starts fresh if there is no checkpoint. None and False start fresh. The value of rank 0 counts.
+            With `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
         ArgumentError: if a run that saves has different output folders on the ranks. `save_on_each_node` allows this.
@@ -144,7 +144,10 @@ class Inspector:
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Verify a checkpoint on this rank. Return its problems and, if there are none, the result of `_identity`."""
+        """Verify a checkpoint on this rank. Return its problems, and texts about it that the ranks compare.
+
+        If there are problems, there are no texts. `_identity` returns the texts.
+        """
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
@@ -174,7 +177,7 @@ def _identity(checkpoint: SavedCheckpoint) -> list[str]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The result of a check of existence and sizes of the files of a checkpoint. The ranks exchange this result."""
+    """A checkpoint, and the problems that a check of its file sizes found. The ranks exchange these objects."""
 
     name: str
     """The name of the folder."""
@@ -203,8 +206,8 @@ def choose(
 
     Args:
         output_dir: the folder that the run writes its checkpoints into.
-        wanted: the folder of a checkpoint; True for the newest undamaged checkpoint in `output_dir`; "auto" for the
-            same, or to start fresh if there is no checkpoint; None or False to start fresh.
+        wanted: the folder of a checkpoint, or True for the newest good checkpoint in `output_dir`. "auto" is like True,
+            but starts fresh if there is no checkpoint. None and False start fresh.
         inspector: the object that verifies the checkpoints. Default: an inspector for a single process.
 
     Raises:

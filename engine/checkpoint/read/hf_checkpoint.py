@@ -31,7 +31,7 @@ _NAMES = {StatePart.OPTIMIZER: OPTIMIZER, StatePart.SCHEDULER: SCHEDULER, StateP
 
 
 def is_hf_checkpoint(path: Path) -> bool:
-    """Return whether transformers' Trainer wrote the checkpoint in a folder: it has its files, and no manifest."""
+    """Return whether transformers' Trainer wrote a checkpoint: it has no manifest, but a file like `optimizer.pt`."""
     if (path / MANIFEST).exists():
         return False
     names = (OPTIMIZER, SCHEDULER, RANDOM, HF_ARGUMENTS, RANDOM_OF_RANK.format(rank=0))
@@ -101,7 +101,10 @@ def _known_entries(target: Any, state: Any) -> dict[str, Any]:
 
 
 def _array_types() -> list[Any]:
-    """Return the functions and types that a pickled numpy RNG state may use, with their names in numpy 1 and 2."""
+    """Return the functions and types that a pickled numpy RNG state may call, under their names in numpy 1 and 2.
+
+    `load_plain` refuses to call any other function.
+    """
     reconstruct = np.zeros(0).__reduce__()[0]
     return [
         (reconstruct, "numpy.core.multiarray._reconstruct"),

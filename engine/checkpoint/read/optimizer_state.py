@@ -25,7 +25,8 @@ SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     """Load optimizer, learning-rate schedule and loss scaler of a run from a checkpoint.
 
-    Parts that the run does not have are left out. With `resume_partial`, parts that the checkpoint lacks start fresh.
+    A part that the run does not have, such as a loss scaler, is not loaded. With `resume_partial`, a part that the
+    checkpoint lacks starts fresh.
 
     Raises:
         CheckpointError: if a part does not fit, or if the checkpoint lacks a part and `resume_partial` is not set.
@@ -57,9 +58,9 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load a saved state into the optimizer of the run.
 
-    An optimizer state numbers the parameters in the order of the parameter groups. If the run groups its parameters in
-    another way than the saved run, for example because only one of them has weight decay, the optimizer gets the saved
-    grouping.
+    An optimizer state numbers the parameters in the order of the parameter groups. If the run and the saved run group
+    the parameters differently, the optimizer gets the saved grouping. For example, `weight_decay` was 0 in the saved
+    run, and is not 0 now.
 
     Args:
         run: the run.
@@ -119,8 +120,9 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
     """Regroup the parameters of an optimizer as in the saved run.
 
-    The function tries the two ways in which trainbus groups parameters: one group with weight decay and one group
-    without, or all parameters in the first group.
+    trainbus makes two groups, and the function tries both ways. With weight decay, the second group has the parameters
+    without decay, such as biases. Without weight decay, the first group has all parameters, and the second group is
+    empty.
 
     Args:
         optimizer: the optimizer of the run.
@@ -154,7 +156,10 @@ def _listed(sizes: list[int]) -> str:
 
 
 def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
-    """Raise a CheckpointError if `state`, with the groups `saved`, is of another optimizer or has other shapes."""
+    """Raise a CheckpointError if `state` is the state of another optimizer, or has tensors of other shapes.
+
+    `saved` is the list of the parameter groups of `state`.
+    """
     from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]

@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class FreshStart:
-    """Starts a training at its first step."""
+    """Starts a new run. The subclass `Resumption` starts a run from a checkpoint."""
 
     def __init__(self, run: ResumableRun) -> None:
-        """Prepare the start of `run`."""
+        """Create an object that starts `run`. The run does not change yet."""
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
@@ -39,7 +39,11 @@ class FreshStart:
         return wanted if wanted is not None else torch.initial_seed()
 
     def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
-        """Return the trainer state, run plan and data position of the first step. `plan` is the plan of a fresh run."""
+        """Return the trainer state, run plan and data position with which training starts. Also set the run id.
+
+        Args:
+            plan: the run plan of a new run with these arguments.
+        """
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
 
@@ -103,7 +107,7 @@ class Resumption(FreshStart):
             )
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
-        """Call `load_weights`. If a subclass of the Trainer overrides `_load_from_checkpoint`, call the override."""
+        """Call `load_weights`, or the override of `_load_from_checkpoint` in a subclass of the Trainer."""
         self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:
@@ -162,10 +166,10 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Read the own values of this rank, such as RNG states and loader position; {} if this rank saved none.
+        """Read the values that only this rank saved, such as RNG states and loader position; {} if it saved none.
 
         Raises:
-            CheckpointError: if the checkpoint has no RNG states of any rank and `resume_partial` is not set.
+            CheckpointError: if no rank saved RNG states, and `resume_partial` is not set.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files
@@ -175,10 +179,10 @@ class Resumption(FreshStart):
         return own
 
     def _sizes(self) -> Sizes:
-        """Return the sizes of this session.
+        """Return the batch size over all ranks and the gradient accumulation of this session.
 
-        If the user's own loader does not say its batch size, assume that it is the same as in the saved session. The
-        argument `per_device_train_batch_size` does not change the batches of such a loader.
+        If the user's own loader does not report its batch size, return the batch size of the saved session, because
+        `per_device_train_batch_size` does not change the batches of such a loader.
         """
         sizes, before = self.run.sizes, self.saved.get("train_batch_size")
         if follows_arguments(self.run.train_dataloader) or not before:

@@ -125,11 +125,14 @@ class SavedCheckpoint(CheckpointFolder):
         return found
 
     def missing_parts(self) -> list[StatePart]:
-        """Return the parts of the training state without complete files, such as the scaler if loss scaling was off."""
+        """Return the parts of the training state that lack a file, such as the scaler if loss scaling was off."""
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
-        """Return whether the RNG states of `rank` are lost: `rank` saved them, and only files of other ranks exist."""
+        """Return whether the RNG states of `rank` are lost, although those of other ranks exist.
+
+        False if the checkpoint was saved with another world size than `world_size`, or has no manifest.
+        """
         if self.manifest is None:
             return False
         there = self.rng_files()
@@ -180,7 +183,8 @@ class SavedCheckpoint(CheckpointFolder):
 
         Args:
             model: the model to load into.
-            load: the loading function, as the seam `load_model` defines it. Default: `load_state_dict` of the model.
+            load: a function of a model and a state dict that loads the weights. It returns the missing and the
+                unexpected names. Default: call `load_state_dict` of the model.
 
         Raises:
             CheckpointError: if there are no weights, or they do not fit. The message gives the names.

@@ -180,7 +180,7 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Return the problems of trainer state and weights in a checkpoint without a list of files.
+    """Check a checkpoint without a list of its files, such as one of transformers. Return the problems.
 
     The trainer state must be a JSON object. The files of the weights must exist and not be empty.
     """
@@ -205,7 +205,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(folder: CheckpointFolder) -> list[str]:
-    """Return one problem for each damaged tensor file in a checkpoint without a list of files."""
+    """Read the tensor files of a checkpoint without a list of its files. Return one problem for each damaged file."""
     names = {file.name for file in folder.path.iterdir() if file.suffix in (".safetensors", ".pt", ".pth")}
     names |= {file.name for file in folder.path.glob("pytorch_model*.bin")}
     # An index may name files in subfolders. Adapters other than the default one are in subfolders.

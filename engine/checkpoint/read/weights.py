@@ -79,7 +79,8 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
     Args:
         model: the model to load into.
         folder: the checkpoint.
-        load: the loading function, as the seam `load_model` defines it.
+        load: a function of a model and a state dict that loads the weights. It returns the missing and the unexpected
+            names. The seam `load_model` is such a function.
 
     Raises:
         CheckpointError: if there are no weights, or they do not fit. The message gives the names.

@@ -27,13 +27,15 @@ def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
 def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
     """Return the values that this rank resumes with. All ranks must call this function.
 
-    With the world size of the checkpoint, or if the checkpoint does not have its world size, return `own`. Otherwise:
+    If the world size is the same as at the save, return `own`. Also return `own` if the checkpoint does not record a
+    world size, or has no RNG states. Otherwise, return `own` with two changes:
 
-    - A rank that saved RNG states restores its own states. A new rank restores the states of the lowest saved rank.
-    - The loss sums are the means over the ranks that saved.
+    - Each loss sum is the mean over the ranks that saved.
     - The loader position has only the entries that `position_in_samples` returns.
 
-    With `save_on_each_node`, only ranks that saved on this machine count.
+    A new rank has no values in `own`. It gets the values of the lowest rank that saved.
+
+    With `save_on_each_node`, only the ranks that saved on this machine count.
 
     Args:
         own: the values that this rank saved, such as RNG states and loader position; {} if this rank saved none.
@@ -73,7 +75,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
 
 def mean_losses(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the states of `Losses` that the ranks saved. Each sum becomes the mean of this sum over the ranks."""
+    """Merge the loss sums that the ranks saved, for another world size. Each sum becomes the mean over the ranks."""
     found = {**of_ranks[0], "sum": sum(part["sum"] for part in of_ranks) / len(of_ranks)}
     if windows := found.get("windows"):
         found["windows"] = {name: mean_losses([part["windows"][name] for part in of_ranks]) for name in windows}

@@ -32,7 +32,7 @@ class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Write into `file`. `thread` computes a slow hash, and must run one task at a time."""
+        """Write into `file`. `thread` computes SHA-256, and must run one task at a time. XXH3 needs no thread."""
         self._file = file
         self._hashing = Hashing(thread, algorithm)
 
@@ -50,7 +50,7 @@ class Staging:
     """The staging folder of a checkpoint. After all files are written, `commit` renames it to the final name."""
 
     def __init__(self, target: Path, name: Hidden) -> None:
-        """Use the hidden name `name`, in the folder that contains `target`. `target` is the final path."""
+        """Set the path of the staging folder: `name`, next to the final path `target`. `create` creates the folder."""
         self.target = target
         self.links: Links = NO_LINKS
         """Replaces files that did not change by hard links to an earlier checkpoint."""
@@ -167,9 +167,9 @@ class Staging:
 
 
 def synchronise(paths: Iterable[Path]) -> None:
-    """Wait until files and folders are on the disk. A folder is on the disk if the names of its files are.
+    """Wait until the disk has the contents of files, and the file names in folders.
 
-    Several threads synchronise the paths at the same time.
+    Several threads call `fsync` at the same time.
     """
     at_once(_synchronise, paths)
 
@@ -212,10 +212,13 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Delete hidden folders that killed sessions left: of this run, and of other runs on this machine.
+    """Delete the hidden folders that killed sessions left in the output folder.
 
-    Hidden folders of other runs on other machines stay, because such a run may be alive. First, `put_back` restores the
-    names of good checkpoints.
+    A hidden folder is a checkpoint that a session was writing, replacing or deleting. Two kinds are deleted: those of
+    this run, unless another live process of this host uses them, and those of ended processes of this host. The others
+    stay, because their run may be alive.
+
+    First, `put_back` restores the final names of good checkpoints.
 
     Args:
         output_dir: the folder of the checkpoints.

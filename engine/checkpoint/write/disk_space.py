@@ -27,11 +27,11 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> int:
-    """Return the least number of bytes that a checkpoint needs, so that no save that fits on the disk is refused.
+    """Return the smallest possible size of a checkpoint, in bytes. If less is free on the disk, the save is refused.
 
-    Frozen weights and buffers do not count, because a save may not write them: the files of an adapter have only the
-    adapter, a hard link may replace a file, and an override of `save_model` may save only a part of the model. The
-    manifest and the names of tensors do not count either.
+    Frozen weights and buffers do not count, because some saves do not write them. For example, the files of an adapter
+    have only the adapter, a hard link can replace a file, and an override of `save_model` can save only a part of the
+    model. The manifest and the names of tensors do not count either.
 
     Args:
         model: the model. Its trained weights count.
@@ -45,7 +45,11 @@ def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> 
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor. For a tensor that consists of other tensors, return the sum of their bytes."""
+    """Return the bytes of a tensor on this rank.
+
+    A tensor may consist of other tensors, such as an 8-bit optimizer state or a sharded tensor. The result is then the
+    sum of their bytes.
+    """
     if consists_of_tensors(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         parts = [getattr(tensor, name) for name in names]

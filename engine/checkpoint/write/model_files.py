@@ -96,7 +96,8 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
         model: the model.
         weights: the state dict to write; None for the state dict of the model.
         folder: the folder. It is created if necessary.
-        max_shard_size: the largest size of a weights file, as for `bytes_in`. A larger tensor gets its own file.
+        max_shard_size: the largest size of a weights file, in bytes or as text such as `5GB`. A larger tensor gets its
+            own file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if weights is None else weights
@@ -145,7 +146,7 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
     """Write weights as `model.safetensors`, or as several files with an index. Write a tied tensor once.
 
     The other names of a tied tensor are in the metadata of the file, as `save_model` of safetensors writes them. Weight
-    files of an earlier save in the folder are deleted, because a reader could read them instead of the new files.
+    files of an earlier save in the folder are deleted, so that no program loads them instead of the new files.
 
     Args:
         named: the weights by name.

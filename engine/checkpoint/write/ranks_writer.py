@@ -1,6 +1,7 @@
 """A writer with one thread on each rank, for checkpoints of several ranks.
 
-A task writes one checkpoint. The ranks agree on the step after which the task counts as finished on all ranks.
+A task writes one checkpoint. The ranks finish a task at different times, but `finished_at` returns True from the same
+step on, on all ranks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ class RanksWriter(BackgroundWriter):
 
     The threads have their own process group. The training never uses this group.
 
-    The ranks end their writes at different times, but all ranks must raise an error or announce an event at the same
-    step. So the threads agree on a step: each thread reads the last step that its rank has completed, and all threads
-    take the highest of these steps plus 1. During this exchange, a rank that completes a step waits. So no rank passes
-    the step that the threads agree on.
+    The ranks finish a task at different times, but all ranks must raise its error or announce an event at the same
+    step. So the threads exchange the last step that each rank completed. The *due step* is the highest of these steps
+    plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the threads
+    exchange the steps, so that no rank passes the due step too early.
     """
 
     def __init__(self) -> None:
@@ -57,10 +58,10 @@ class RanksWriter(BackgroundWriter):
             self._agree()
 
     def _agree(self) -> None:
-        """Agree with the threads of the other ranks on the step after which the task counts as finished.
+        """Agree with the threads of the other ranks on the due step, from which on the task counts as finished.
 
-        If the connection to a rank is lost, the threads do not agree. The task then counts as finished at once, and its
-        error names the cause.
+        If the connection to a rank is lost, the threads do not agree. The task then counts as finished at once. The
+        error of the task names the cause.
         """
         due = 0
         try:

@@ -111,7 +111,7 @@ class Keep(CheckedKeywords):
 def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
     """Divide the training time into spans of `span` seconds. Return the step of the first checkpoint in each span.
 
-    The span in which the run starts is left out.
+    The result has no checkpoint of the first span.
     """
     first: dict[int, int] = {}
     for checkpoint in checkpoints:

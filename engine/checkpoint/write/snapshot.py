@@ -55,8 +55,8 @@ def take_snapshot(
         run: the run.
         checkpoint: the record of the checkpoint: folder, step, metrics, and the values that callbacks store.
         callbacks: the states of the callbacks by id.
-        copies: the memory for copies on the CPU, so that the snapshot can be written later. None copies nothing. If the
-            model cannot be written later, nothing is copied either.
+        copies: memory on the CPU. If given, all values are copied into it, so training may continue while the snapshot
+            is written. None copies nothing. If the run cannot copy its model, nothing is copied either.
 
     Raises:
         CheckpointError: if a state has a value that a checkpoint cannot hold.
@@ -105,10 +105,11 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
     """Replace all tensors by copies on the CPU.
 
     Args:
-        tensors: the tensors by file name. No other object refers to a gathered tensor.
+        tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
-        gathered: whether a callback gathers the optimizer state of all ranks on the CPU. If so, copies of CPU tensors
-            do not use `copies`, and each gathered tensor is freed before the next tensor is copied.
+        gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If so, CPU tensors are
+            copied into new memory instead of `copies`. A gathered tensor is freed right after its copy. So the CPU
+            never holds the optimizer state twice.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():
@@ -128,7 +129,11 @@ def _write_live_model(run: SavableRun, folder: str) -> None:
 def _state_of(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Return three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
+    """Collect the contents of the checkpoint, without the model. Return three dicts with file names as keys.
+
+    The first dict has values that only this rank writes, such as its RNG states. The second dict has values that may
+    contain sharded tensors, such as the optimizer state. The third dict has texts, such as the trainer state.
+    """
     of_rank: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     texts: dict[str, str] = {}
@@ -163,7 +168,7 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; an empty dict if it is unknown or the epoch is about to end."""
+    """Return the position of the data loader; {} if the loader reports none, or if the epoch is about to end."""
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
@@ -191,9 +196,9 @@ def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]
 
 
 def _data_position(run: SavableRun) -> dict[str, int]:
-    """Return the data position to resume at; an empty dict if there is none.
+    """Return the epoch, batches and samples at which a resumed run continues; an empty dict outside of training.
 
-    If the epoch is about to end, return the end of the epoch. Otherwise return the current position.
+    If a callback requested the end of the epoch, the position is the end of the epoch.
     """
     if run.position is None or run.plan is None:
         return {}
