@@ -65,10 +65,10 @@ class Checkpoint(Cadence):
     """The action when a checkpoint cannot be written. `raise` ends the run. `warn` logs a warning and continues
     training."""
     async_save: bool = True
-    """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
-    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. Handlers
-    of `on_commit` do not make training wait: they run in the training thread, after the write. The thread writes one
-    checkpoint at a time. False: training waits for each write."""
+    """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training still
+    waits for the write if a callback handles `on_save`, if the model cannot be written from a copy, or if torch lacks
+    gloo and the run has several ranks. Handlers of `on_commit` run in the training thread after the write, and training
+    does not wait for them. The thread writes one checkpoint at a time. False: training waits for each write."""
     link_unchanged: bool = False
     """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
     every file."""
@@ -148,10 +148,10 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _waits(self, run: Run) -> bool:
-        """Return whether the run waits for the write.
+        """Return whether training must wait for the write, already before the model is copied.
 
-        The run waits if `async_save` is False, if the ranks cannot write on a thread, if a callback handles `on_save`,
-        or if an error ends the run.
+        Training must wait if `async_save` is False, if several ranks have no gloo for collectives on a thread, if a
+        callback handles `on_save`, or if an error ends the run.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -238,10 +238,10 @@ class Checkpoint(Cadence):
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, without announcing the event.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote. Do not record the event.
 
-        The step at which the write ends depends on the speed of the disk. Traces and recordings do not contain this
-        event, so those of equal runs stay equal.
+        The step at which the write ends depends on the speed of the disk. If traces and recordings contained this
+        event, two equal runs would have different recordings.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:

@@ -76,7 +76,7 @@ class Evaluate(Cadence):
 
     @property
     def variant(self) -> str:
-        """The name of the dataset of this instance; an empty text for the main `Evaluate`."""
+        """The name of the dataset. It is an empty text for the `Evaluate` that the training arguments configure."""
         return self.name or (self.dataset if isinstance(self.dataset, str) else "")
 
     def has(self, capability: Capability) -> bool:
@@ -118,7 +118,7 @@ class Evaluate(Cadence):
             self._evaluate(run, rows=None, decides=False)
 
     def _given(self) -> Any:
-        """Return the argument of `evaluate`: the dataset, under its name if it has one."""
+        """Return the value to pass as `eval_dataset`: `{name: dataset}` if `name` is set, else `dataset`."""
         return {self.name: self.dataset} if self.name else self.dataset
 
     def _evaluate(self, run: Run, rows: int | None, decides: bool = True) -> None:

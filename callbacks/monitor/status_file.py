@@ -80,7 +80,7 @@ class StatusFile(Callback):
     name: str = NAME
     """The name of the file in the output folder."""
     seconds: float = 5.0
-    """The shortest time, in seconds, from any write to a write because of logged values."""
+    """After a write, the callback does not write logged values for this number of seconds."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
@@ -151,7 +151,7 @@ class StatusFile(Callback):
         self._ended, self._since = None, time.time()
 
     def _written_by_another_rank(self, run: Run) -> bool:
-        """Return whether another rank of this session wrote its own error to the file."""
+        """Return whether the file has the error that made another rank of this session fail first."""
         try:
             written = self._read(run)
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
@@ -243,7 +243,7 @@ def _best(run: Run) -> dict[str, Any] | None:
 
 
 def _short(costs: Costs) -> dict[str, Any]:
-    """Return the costs as a dict, with the `CALLBACKS` slowest callbacks only."""
+    """Return the costs as a dict, with only the slowest callbacks: see `CALLBACKS`."""
     values = costs.to_dict()
     return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 

@@ -80,7 +80,7 @@ class FSDP(ShardedModel):
 
     @property
     def _backend(self) -> Any:
-        """The module `fully_shard`. Its import takes a second, so only runs that shard import the module."""
+        """The module `fully_shard`. Its import takes a second. Runs without FSDP do not import it."""
         from . import fully_shard
 
         return fully_shard
