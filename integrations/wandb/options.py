@@ -188,7 +188,7 @@ def check_values(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Non
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `settings` of the options as a dict of the fields that are set."""
+    """Return the option `settings` of `wandb.init` as a dict. Leave out fields that the user did not set."""
     settings = options.get("settings") or {}
     return dict(settings) if isinstance(settings, Mapping) else settings.model_dump(exclude_unset=True)
 

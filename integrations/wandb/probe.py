@@ -1,4 +1,4 @@
-"""Check that the service answers before the client connects, because the client has no limit for its total time."""
+"""Check that wandb's server answers before the client connects, because the client may retry without a time limit."""
 
 from __future__ import annotations
 
