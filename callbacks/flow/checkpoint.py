@@ -295,7 +295,7 @@ class Checkpoint(Cadence):
 
         Args:
             run: the run.
-            found: the good checkpoints of the run, oldest first. They may be anywhere, such as in a remote store.
+            found: the undamaged checkpoints of the run, oldest first, on disk or in a remote store.
             best: the path of the checkpoint with the best model, which always stays; None if there is none.
         """
         metric = _best_metric(run)

@@ -260,11 +260,11 @@ def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def preempted_by(signal: str, stopped: str) -> str:
-    """Return why a run was preempted: the signal and the stop reason, without repeating the signal.
+    """Return why a run was preempted: the signal and the reason of the stop request.
 
     Args:
-        signal: the name of the signal, and its origin.
-        stopped: the reason of the stop request in the control.
+        signal: the name of the signal, possibly with the rank that received the signal: `SIGTERM, on rank 1`.
+        stopped: the reason of the stop request. If it contains the name of the signal, the result is only this reason.
     """
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))

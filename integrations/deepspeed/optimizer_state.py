@@ -23,10 +23,7 @@ LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyster
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the torch optimizer inside of DeepSpeed's optimizer.
-
-    The parameter groups of the torch optimizer have the current learning rates.
-    """
+    """Return the torch optimizer that DeepSpeed's optimizer wraps. Its parameter groups have the current options."""
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 

@@ -115,7 +115,7 @@ class Strategy:
 
 
 class FitLoop:
-    """The counters of Lightning's training loop that callbacks read. To set a counter raises an `ArgumentError`."""
+    """The counters of Lightning's training loop that callbacks read. Setting a counter raises an `ArgumentError`."""
 
     _skip_backward = False
 

@@ -38,7 +38,7 @@ _UNSEEN: dict[str, tuple[int, int]] = {}
 all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""A session stores its last rows: at most this number of rows, for this number of seconds. If the service dies before
+"""A session stores its last rows: at most this number of rows, for this number of seconds. If wandb-core dies before
 it writes these rows, the session writes them again."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
@@ -121,8 +121,8 @@ class WandbSession(TrackerSession):
     def _with_service(self, call: Callable[[], _T]) -> _T:
         """Call a function and return its result.
 
-        If the user's program finished the run, first open a run for the next rows. If the call fails because the wandb
-        service has died, restart the service, open the run again, and repeat the call.
+        If the user's program finished the run, first open a run for the next rows. If the call fails because wandb-core
+        has died, start wandb-core, open the run again, and repeat the call.
         """
         if not self.ended:
             try:
@@ -165,8 +165,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, also write the recent rows again that the new run lacks. Rows are missing if
-        the wandb service died before it wrote them.
+        If this session opened both runs, write recent rows again if the new run lacks them. Rows are missing if
+        wandb-core died before it wrote them.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)
@@ -344,9 +344,9 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The wandb service of a killed program may still write the file of this segment. Also wait until the second in which
-    the segment began is over. The name of a segment's folder contains this second, so the new segment then gets another
-    folder.
+    The process wandb-core of a killed program may still write the file of this segment. Also wait until the second in
+    which the segment began is over. The name of a segment's folder contains this second, so the new segment then gets
+    another folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))

@@ -149,7 +149,10 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Convert a value to the form in which JSON returns it, so that a resume can compare it with the stored value."""
+    """Convert a value to the types of JSON, so that a resumed run can compare it with the stored value.
+
+    A tuple becomes a list, and an object of an unknown class becomes a text.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

@@ -63,10 +63,10 @@ lose the rows of 15 s."""
 
 
 def folder_of(options: Mapping[str, Any]) -> str:
-    """Return the absolute folder for the files of a run: `dir`, `root_dir`, `WANDB_DIR`, or the working directory.
+    """Return the absolute folder for the files of a run.
 
-    The first of these that is set counts. Each run uses this function, because the wandb client itself would use the
-    folder of the first run of a process for all later runs.
+    The folder is the option `dir`, else the setting `root_dir`, else `WANDB_DIR`, else the working directory. The wandb
+    client itself would use the folder of the first run of a process for all later runs.
 
     Args:
         options: the options of `wandb.init` that the user set.

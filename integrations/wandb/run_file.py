@@ -142,7 +142,7 @@ def missing_rows(folder: Path, axis: str, step: int) -> str:
 def wait_until_quiet(folder: Path) -> None:
     """Wait until no process writes to the file of a segment, for at most 4 seconds.
 
-    The service of wandb can run longer than the killed program that started it.
+    The process wandb-core can run longer than the killed program that started it.
     """
     files = list(folder.glob("run-*.wandb"))
     deadline = time.monotonic() + 2 * QUIET_SECONDS

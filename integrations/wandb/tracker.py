@@ -66,7 +66,7 @@ class Wandb(RowTracker):
     See `docs/wandb.md`.
 
     Raises:
-        ArgumentError: if a field has an unknown value, or if the client does not know an option or refuses its value.
+        ArgumentError: if a field has an unknown value, or if wandb does not know an option or refuses its value.
     """
 
     service: ClassVar[str] = "wandb"
