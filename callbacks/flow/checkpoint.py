@@ -186,7 +186,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate if a checkpoint became the best one after its save, because its step was evaluated after the save."""
+        """Rotate again if the evaluation shows that a checkpoint, saved earlier at this step, has the best model."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.storage.deletes(run) and best is not None and run.storage.holds(best):
@@ -333,7 +333,7 @@ class Checkpoint(Cadence):
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:
-    """Call `work` and return its result. All ranks must call `on_all`. If `work` fails on one rank, all ranks raise."""
+    """Call `work` on all ranks, and return its result. If `work` fails on one rank, all ranks raise an error."""
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]

@@ -35,10 +35,10 @@ class Evaluate(Cadence):
     If a signal interrupts an evaluation, the resumed run repeats the whole evaluation.
 
     Raises:
-        ArgumentError: if `name` is set without `dataset`, or if an evaluation batch does not fit in memory. Also if
-            `rows` is not a positive whole number, or if `rows` is set and a dataset has no length. When the training
-            begins, if `dataset` is not the name of one of the trainer's datasets.
-        DataError: when the training begins, if there is no dataset, or if the dataset cannot be evaluated.
+        ArgumentError: if `name` is set without `dataset`, if `rows` is not a positive whole number, if `rows` is set
+            and a dataset has no length, or if an evaluation batch does not fit in memory. When the training begins: if
+            `dataset` is a text, but neither a dataset of the trainer nor a file.
+        DataError: when the training begins: if there is no dataset, or if the dataset cannot be evaluated.
     """
 
     flag = "evaluate"
@@ -51,7 +51,8 @@ class Evaluate(Cadence):
     on_start: bool = False
     """Whether to evaluate before the first step, to find errors in the evaluation early."""
     dataset: Any = field(default=None, repr=False)
-    """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
+    """The dataset, the name of one of the trainer's datasets, or the path of a file of rows. Default: all datasets of
+    the trainer."""
     name: str = ""
     """A name for `dataset`. The metrics of this dataset are called `eval_<name>_<metric>`."""
     rows: int | None = field(default=None, kw_only=True)

@@ -85,7 +85,7 @@ class KeepBest(Callback):
 
     @property
     def best_metric(self) -> BestMetric:
-        """The metric and its direction."""
+        """The metric that selects the best model, and whether a greater value is better."""
         return BestMetric(self.metric, self.greater)
 
     def has(self, capability: Capability) -> bool:

@@ -137,8 +137,8 @@ class OptimizerState:
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
         """Link each parameter in `members` to its part of the optimizer state of the tensor `flat`.
 
-        `flat` contains the values of all `members`. DeepSpeed itself links only the first parameter group correctly.
-        With stage 3 the method does nothing.
+        `flat` contains this rank's shards of all `members`. DeepSpeed itself links only the first parameter group
+        correctly. With stage 3 the method does nothing.
         """
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:

@@ -79,7 +79,7 @@ def folder_of(options: Mapping[str, Any]) -> str:
 
 
 def is_disabled() -> bool:
-    """Return whether `WANDB_DISABLED` turns the tracker off."""
+    """Return whether `WANDB_DISABLED` turns the tracker off, for example with the value `true`."""
     return os.environ.get("WANDB_DISABLED", "").strip().lower() not in FALSE
 
 
@@ -115,16 +115,17 @@ def check_environment(given: Mapping[str, Any]) -> None:
 
 
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
-    """Return the choice that an environment variable names; None if its value is `false` or if it is not set.
+    """Return the choice that an environment variable names; None if the variable is not set.
 
-    The value `true` selects the first choice.
+    The value `true`, `1` or `yes` selects the first choice. The value `false`, `0` or `no` has the same effect as a
+    variable that is not set.
 
     Args:
         variable: the name of the environment variable.
         known: the choices.
 
     Raises:
-        ArgumentError: for another value. The error suggests the most similar choice.
+        ArgumentError: for an unknown value. The error suggests the most similar choice.
     """
     value = os.environ.get(variable, "").lower()
     if value in FALSE:
