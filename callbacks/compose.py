@@ -131,7 +131,7 @@ def _attach_in_order(bus: EventBus, callback: Callback) -> None:
 
 
 def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Warn if an argument in `changed` has no effect, because the user configured the callback without arguments."""
+    """Warn if an argument in `changed` has no effect, because the user's own callback replaces the default callback."""
     for owner_id, callback in bus.subscribers.items():
         if not isinstance(callback, Callback) or callback.variant:
             continue

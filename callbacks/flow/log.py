@@ -95,7 +95,7 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return whether a callback must do the requested work, or only other callbacks of its class.
+    """Return whether a `Log` or `Evaluate` must do the work that was requested at this step.
 
     A callback does the work that it requested itself. The callback with an empty `variant`, such as the `Log` without a
     prefix, also does the work that callbacks of other classes requested.

@@ -25,7 +25,7 @@ class AlignTokens(Callback):
     generation at the tokenizer's end token. A warning names the changed tokens.
 
     - If the tokenizer does not define a token, or if both configs already contain the token, the callback does not
-      change it.
+      change this token.
     - In the generation config, a new end token becomes the first of a list. The earlier end tokens stay in the list.
     - In the config of the model, a new end token becomes the first of a list, if there is a list. Otherwise it replaces
       the earlier end token.

@@ -39,8 +39,7 @@ class DDP(Callback):
     `DeepSpeed` replace `DDP`. Start the program with `torchrun --nproc_per_node=N`.
 
     Raises:
-        ArgumentError: in a single process, if `comm_hook` is unknown, or if two settings exclude each other. The error
-            names both settings.
+        ArgumentError: in a single process, if `comm_hook` is unknown, or if two settings exclude each other.
         ModelError: if a step bypasses the DDP wrapper.
     """
 

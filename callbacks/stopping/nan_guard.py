@@ -90,8 +90,8 @@ class NaNGuard(Callback):
             applied: whether the weights are already updated.
 
         Raises:
-            NonFiniteError: if the norm is not finite, and if `action` is `raise`, if more than `limit` consecutive
-                steps have such a norm, or if the weights are already updated.
+            NonFiniteError: if the norm is not finite, and one of these conditions is true: `action` is `raise`; more
+                than `limit` consecutive steps have such a norm; or the weights are already updated.
         """
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0

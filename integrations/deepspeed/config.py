@@ -116,14 +116,14 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
       the batch sizes of the arguments replace the batch sizes of the configuration.
     - If the batch sizes, `gradient_accumulation_steps` or `gradient_clipping` are absent, the function adds them. If
       the arguments set half precision, the function also adds an absent section `bf16` or `fp16`.
-    - If the section `optimizer` is absent, the function lets DeepSpeed use the optimizer of the run. With
-      `deepspeed_fill_sections=True`, it instead adds a section `optimizer`, and a section `scheduler` if this section
-      is absent.
-    - All other keys stay unchanged.
+    - With `deepspeed_fill_sections=True`, the function adds the sections `optimizer` and `scheduler`, if they are
+      absent. Without this argument and without a section `optimizer`, DeepSpeed uses the optimizer of the run.
+    - If the schedule in the configuration needs `total_num_steps`, the function adds this key. All other keys stay
+      unchanged.
 
     Raises:
-        ArgumentError: if keys are unknown or have wrong types, if keys contradict the arguments, or if the arguments
-            have no value for a key with "auto". The error lists the keys.
+        ArgumentError: if keys are unknown, not supported or of a wrong type, if keys contradict the arguments, or if
+            the arguments have no value for a key with "auto". The error lists the keys.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)

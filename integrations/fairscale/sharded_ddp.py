@@ -180,7 +180,7 @@ class _Gradients:
 
         - A weight in the optimizer: the rank that updates the weight gets the average. On all other ranks, the gradient
           becomes None.
-        - A weight that is not in the optimizer: all ranks get the average, because the total norm includes it.
+        - A weight that is not in the optimizer: all ranks get the average, for the total norm of the gradients.
         - A weight that no rank used: the gradient stays None.
 
         Raises:

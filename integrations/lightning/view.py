@@ -263,7 +263,7 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """A list with the only logger: this view. The next log of the run contains the values that it receives."""
+        """A list with the only logger: this view. The next log of the run contains the values sent to the view."""
         return [self]
 
     @property

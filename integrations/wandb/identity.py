@@ -52,8 +52,8 @@ class Identity:
     segments: tuple[Segment, ...] = ()
     """The segments, in the order of their steps."""
     finished: bool = False
-    """Whether the process that wrote the last segment also finished the run. False during this process, and after a
-    kill."""
+    """Whether the process that wrote the last segment also finished the run. False while this process runs, and after
+    a kill."""
     config: dict[str, Any] = field(default_factory=dict)
     """The config with which the first segment began."""
 
