@@ -28,16 +28,16 @@ def compose(
 ) -> list[Any]:
     """Return the callbacks of a trainer in the order in which they are attached.
 
-    The order is: callbacks that the arguments build, found trackers and plugins, callbacks that the arguments name as
-    text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class, or
-    of a class in its attribute `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
+    The order is: default callbacks, `found`, `named`, `listed`. A callback in `named` or `listed` replaces a default or
+    found callback of the same class. It also replaces callbacks of the classes in its attribute `instead_of`. An
+    additional callback, such as a `Log` with a prefix, replaces no callback.
 
     Args:
         args: the training arguments.
         listed: the user's list: callbacks, or classes of callbacks.
         found: trackers, and plugins that join every run. The function skips entries that are None.
-        named: callbacks and plugins that the arguments name. The function skips a named callback that equals a listed
-            callback.
+        named: callbacks and plugins that the arguments name as text. The function skips a named callback that equals a
+            listed callback.
 
     Raises:
         SubscriptionError: if a setting of a callback, such as `id`, has a wrong value.
@@ -80,8 +80,8 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
         changed: the names of the arguments that changed.
 
     Raises:
-        ArgumentError: if an argument changed that decides how the model is placed, if `callbacks` or `plugins` changed,
-            or if two callbacks exclude each other.
+        ArgumentError: if the change concerns a callback that moves or shards the model, if `callbacks` or `plugins`
+            changed, or if two callbacks exclude each other.
     """
     if texts := sorted({"callbacks", "plugins"} & {*changed}):
         raise ArgumentError(
@@ -120,7 +120,7 @@ def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback
 
 
 def _attach_in_order(bus: EventBus, callback: Callback) -> None:
-    """Attach a callback that the arguments build, at the position that `compose` would give this callback."""
+    """Attach a new default callback at the position that `compose` would give this callback."""
     ids = list(bus.subscribers)
     later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
     following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
@@ -131,7 +131,7 @@ def _attach_in_order(bus: EventBus, callback: Callback) -> None:
 
 
 def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Warn if an argument in `changed` has no effect, because the program itself configured the callback."""
+    """Warn if an argument in `changed` has no effect, because the user's own callback replaces the default callback."""
     for owner_id, callback in bus.subscribers.items():
         if not isinstance(callback, Callback) or callback.variant:
             continue

@@ -45,7 +45,7 @@ class DefaultFlowCallback(Callback):
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Store whether the arguments request evaluations and checkpoints, for the method `has`."""
+        """Store whether the arguments request evaluations and checkpoints. The method `has` reads this."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 
@@ -76,12 +76,12 @@ class DefaultFlowCallback(Callback):
 
     @classmethod
     def remove_from(cls, bus: EventBus) -> Callback | None:
-        """Detach every callback of this class, and turn off the default callbacks.
+        """Detach every `DefaultFlowCallback`, and turn off the decisions of other callbacks.
 
-        The default callbacks then no longer stop the run, and no longer request logs, evaluations and saves.
+        `StopAtMaxSteps` is detached too. `Log`, `Evaluate` and `Checkpoint` stay attached, but they request nothing.
 
         Returns:
-            The detached callback of this class; the last one if there were several, and None if there was none.
+            The detached `DefaultFlowCallback`; the last one if there were several, and None if there was none.
         """
         found = None
         for owner_id, callback in bus.subscribers.items():
@@ -112,7 +112,7 @@ class ExportableState:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
-        """Return an instance with the given state, which `ExportableState.state` returned."""
+        """Build a callback from a dict that the method `state` returned."""
         instance = cls(**state["args"])
         for name, value in state["attributes"].items():
             setattr(instance, name, value)
@@ -127,8 +127,8 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     The callback reads the training arguments `metric_for_best_model` and `greater_is_better`. The callback
     `EarlyStopping("eval_loss", patience=3)` of trainbus does not read these arguments, because its fields set the
-    metric. A subclass of `EarlyStoppingCallback` may override `check_metric_value` to change the rule, or `on_evaluate`
-    to make the whole decision.
+    metric. A subclass of `EarlyStoppingCallback` may override `check_metric_value` to change the rule. It may override
+    `on_evaluate` to decide without this rule.
 
     Raises:
         ArgumentError: if the training argument `metric_for_best_model` is not set, if the patience is below 1, if the
@@ -140,7 +140,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
     early_stopping_patience: int = 1
     """Training stops after this many consecutive evaluations without improvement."""
     early_stopping_threshold: float | None = 0.0
-    """A value is an improvement if it is better than the best value by more than this difference."""
+    """A value is an improvement if it is better than the best value by more than this difference. None: 0."""
     early_stopping_patience_counter: int = field(default=0, init=False, repr=False, compare=False)
     """The number of evaluations since the last improvement."""
     _best: float | None = field(default=None, init=False, repr=False, compare=False)
@@ -165,12 +165,15 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, for a subclass whose `on_evaluate` calls `super().on_evaluate`. Else do nothing."""
+        """Stop training if the rule says so. Do nothing if no subclass overrides this method.
+
+        Without an override, `on_evaluate_end` applies the rule.
+        """
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide whether to stop, if no subclass overrides `on_evaluate`. Else do nothing."""
+        """Stop training if the rule says so. Do nothing if a subclass overrides `on_evaluate`."""
         if not self._is_overridden:
             self._decide(run, control, metrics)
 

@@ -31,7 +31,7 @@ class Kind(Enum):
     DATA = "data"
     """Converts tables to datasets. The Trainer loads the integration when a dataset is a table."""
     OTHER = "other"
-    """Any other purpose. Users select the integration with an argument or a callback of its own."""
+    """Any other purpose. Users select the integration with its argument or its callback."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,7 @@ A test compares the rows with the extras of `setup.cfg`, the public names of `tr
 
 
 def options(kind: Kind) -> dict[str, str]:
-    """Return the names of the integrations of a kind.
-
-    Each key is the word that users write, and each value is the name in the registry.
-    """
+    """Return the integrations of a kind: the word that users write -> the name in the registry."""
     return {row.option or name: name for name, row in INTEGRATIONS.items() if row.kind is kind}
 
 
@@ -156,7 +153,7 @@ def search_backend(name: str | None) -> Any:
 
 
 def found_callbacks(args: Any) -> list[Any]:
-    """Build the callbacks of the integrations that the arguments name.
+    """Build the callbacks of the integrations that the arguments select, such as the trackers in `report_to`.
 
     The result does not include callbacks of installed plugins. `engine.arguments.plugins.selection.join` returns those
     callbacks.

@@ -58,17 +58,14 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 
 
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
-    """Link files of a checkpoint into a staging folder, so that a rotation of the checkpoint does not delete them.
+    """Make hard links to files of a checkpoint in a folder for a push, and return this folder.
 
-    On a file system without hard links, copy the files instead. Links suffice, because these files never change.
+    If the checkpoint is rotated during the push, the links stay. Without hard links, copy the files instead.
 
     Args:
         paths: the files.
         root: the folder of the files. The files keep their paths relative to this folder.
-        target: the staging folder. A folder that a killed run left is deleted.
-
-    Returns:
-        The staging folder.
+        target: the folder for the push. If it exists, because a run was killed, its content is deleted.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -83,7 +80,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
-    """Build an `EvalResult` per task, dataset and metric in `results` (name -> value). Skip unknown metrics."""
+    """Build an `EvalResult` for each task, dataset and metric. Leave out metrics that the hub does not know."""
     tags = facts.dataset_tags
     names = (*facts.datasets, *tags[len(facts.datasets) :])
     configurations = (*facts.dataset_args, *[None] * (len(tags) - len(facts.dataset_args)))
@@ -146,7 +143,7 @@ class Repository:
         """Push the output folder without its checkpoints.
 
         Returns:
-            The commit, or a future of it if `blocking` is False.
+            The commit. If `blocking` is False: a future of the commit.
         """
         if self.name is None:
             self.create_repository(run, token, None)
@@ -157,7 +154,7 @@ class Repository:
         return push.result() if blocking else push
 
     def push_staged(self, run: Run, staged: Path, message: str, path_in_repo: str | None = None) -> None:
-        """Push a staging folder in the background, then delete it."""
+        """Push a folder from `stage` in the background, then delete the folder."""
 
         def push() -> Any:
             try:
@@ -187,7 +184,7 @@ class Repository:
         wait(self._pushes)
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Read the tags and the library name in the header of a card; () and None if the card does not exist."""
+        """Return the tags and the library name in the header of a card; `((), None)` if the card does not exist."""
         if not card.is_file():
             return (), None
         data = ModelCard.load(card, ignore_metadata_errors=True).data
@@ -254,17 +251,17 @@ class PushToHub(Callback):
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What to push, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
-    end. `every_save` pushes the model at each save and at the end. `checkpoint` does the same, and pushes the newest
-    checkpoint as the folder `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
+    """What to push, and when. `end` pushes the model at the end. All other values push the model at each save and at
+    the end. `every_save` pushes nothing else. `checkpoint` also pushes the newest checkpoint, as the folder
+    `last-checkpoint`. `all_checkpoints` also pushes every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the setting of the owner on the hub."""
     always: bool = False
-    """Push a save even if an earlier push is still in progress. Default: skip the push of such a save."""
+    """Whether to push at a save while an earlier push is still in progress. False: do not push at such a save."""
     revision: str | None = None
     """The branch. Default: the main branch."""
     token: str | bool | None = field(default=None, repr=False, compare=False)
-    """The access token, or True for the token of `hf auth login`. Default: `args.hub_token`, else this token."""
+    """The access token, or True for the token of `hf auth login`. Default: `args.hub_token`, else the stored token."""
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
@@ -362,7 +359,10 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Log an error: as a warning first, then as INFO. Raise ArgumentErrors, and all if `on_error` is not "warn"."""
+        """Log an error: the first as a warning, later ones as INFO. If `on_error` is not "warn", raise it instead.
+
+        An `ArgumentError` is always raised.
+        """
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

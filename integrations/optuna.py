@@ -124,7 +124,7 @@ def _send(search: Search, **message: Any) -> None:
 
 
 def _follow(search: Search) -> BestRun | list[BestRun]:
-    """Train the trials that rank 0 sends, and return the best trial that rank 0 sends at the end.
+    """On a rank other than 0, train the trials that rank 0 sends. Return the result of the search, which rank 0 sends.
 
     Raises:
         TrainbusError: if rank 0 sends an error instead.

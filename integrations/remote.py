@@ -45,8 +45,8 @@ class RemoteStore(Callback):
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
       logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes the remote checkpoints that the policy does not keep. A checkpoint that is missing in the output
-      folder only, such as on a new machine, stays in the store.
+      local. It deletes only the remote checkpoints that the policy does not keep. It deletes no remote checkpoint
+      because the output folder lacks this checkpoint, as on a new machine.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
@@ -168,7 +168,7 @@ class RemoteCheckpoint:
     seconds: float
     """The training time of the run until the save, in seconds."""
     metrics: dict[str, Any]
-    """The metrics of the evaluation at this step."""
+    """The metrics of the evaluation at this step; {} without such an evaluation."""
 
 
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
@@ -192,10 +192,9 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 
 
 def _copied_within(system: Any, source: PurePosixPath, target: PurePosixPath, names: Collection[str]) -> bool:
-    """Copy the files `names` from one folder of a store to another one, the manifest last.
+    """Let the store copy the files `names` from `source` to `target`, the manifest last.
 
-    Returns:
-        Whether the store can copy its own files. If not, the target may have an empty folder.
+    Return False if the file system has no such copy operation. `target` may then be an empty folder.
     """
     try:
         for name in _manifest_last(names):
@@ -211,7 +210,7 @@ def _manifest_last(names: Collection[str]) -> list[str]:
 
 
 def _put(system: Any, target: PurePosixPath, local: Mapping[str, Path]) -> None:
-    """Replace the folder `target` of a store by a folder with other files. Copy the manifest last.
+    """Delete the folder `target` of a store, and then copy local files to this folder, the manifest last.
 
     Args:
         system: the file system of the store.
@@ -314,9 +313,11 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
 
 
 def fetch(system: Any, root: PurePosixPath, target: Path) -> list[str]:
-    """Copy a remote checkpoint to a local folder, and return the problems of the copy.
+    """Copy a remote checkpoint to a local folder, and compare the copy with its manifest.
 
-    If the copy is intact, the list is empty. If the copy has problems, the local folder does not change.
+    Returns:
+        The problems, such as a missing or damaged file. An empty list means that the copy is now in the local folder.
+        If there are problems, the local folder does not change.
     """
     staging = target.with_name(f".fetch-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)

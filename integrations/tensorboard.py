@@ -149,7 +149,7 @@ def _folder(base: Path, opening: Opening) -> Path:
 
 
 def last_step(folder: Path, upto: int) -> tuple[int, int]:
-    """Read the last step up to `upto` from the event files, and return this step and the number of its rows.
+    """Return the last step in the event files that is not above `upto`, and the number of its rows.
 
     If the files have no such step, return (-1, 0).
     """

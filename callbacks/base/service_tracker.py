@@ -1,4 +1,7 @@
-"""ServiceTracker: the base class for services that cannot list the rows of a run."""
+"""ServiceTracker: the base class of trackers for services that cannot return the rows of a run.
+
+A file in the output folder stores the last written step, so that a resumed run does not write a step twice.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,11 @@ class ServiceSession(TrackerSession):
         raise NotImplementedError
 
     def tell(self, name: str, value: Any) -> None:
-        """Write a value that describes the whole run."""
+        """Write a value that describes the whole run, such as `train_runtime`."""
         raise NotImplementedError
 
     def close(self, outcome: Outcome) -> None:
-        """Close the run."""
+        """Close the run. `outcome` says how the training ended."""
         raise NotImplementedError
 
     def write(self, row: dict[str, Any], step: int) -> None:
@@ -60,9 +63,9 @@ class ServiceSession(TrackerSession):
             _keep(self.record, self._reached, self._rows)
 
     def continue_after(self, step: int, rows: float) -> None:
-        """Skip the rows that an earlier process wrote: all rows before `step`, and the first `rows` rows of `step`.
+        """Do not write the rows that an earlier process wrote: rows before `step`, and the first `rows` rows of `step`.
 
-        If `rows` is infinite, skip all rows of `step`.
+        If `rows` is infinite, an earlier process wrote all rows of `step`.
         """
         self.last_step, self.rows_of_last_step = step, rows
         self._reached, self._rows = step, 0 if rows == math.inf else int(rows)
@@ -104,7 +107,7 @@ class ServiceTracker(RowTracker):
         Args:
             opening: the id of the run, and how often it was resumed.
             name: the name of the run. None: the service chooses a name.
-            config: the training arguments. A resumed run already has them.
+            config: the training arguments. Write them only to a new run: a resumed run has them.
         """
         raise NotImplementedError
 

@@ -40,13 +40,14 @@ class StepCapture:
         """Create the capture of a run, before the first step.
 
         Args:
-            spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
+            spike: a step fails if its loss or its gradient norm is more than this many times the median of the last 50
                 steps.
-            automatic: if True, the capture ends after some steps if it takes too much of their time. Also, a finite
-                loss or gradient norm can only be a spike if it is above its median over the first steps.
+            automatic: if True, call `end` if the capture takes more than 1 % of the time of the first 20 steps. A
+                finite loss or gradient norm is then much larger than usual only if it is also above its median over
+                the first 10 steps.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, the capture
                 calls the function only for the first of these steps.
-            end: the function to call if the capture takes too much time.
+            end: the function that detaches this object. Not called if `automatic` is False.
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
         self.noted: list[tuple[Any, tuple[Any, ...]]] = []
@@ -119,7 +120,10 @@ class StepCapture:
         return ""
 
     def note_usual(self, loss: float, norm: float) -> None:
-        """Store the loss and gradient norm of a step that did not fail. Every tenth call computes the medians."""
+        """Store the loss and gradient norm of a step that did not fail.
+
+        Every tenth call computes the medians of the last 50 losses and gradient norms.
+        """
         self._usual.append((loss, norm))
         if len(self._usual) % FEWEST == 0:
             self._usual = self._usual[-USUAL:]
@@ -127,10 +131,10 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Store the time of one of the first `TRIED` steps. At the last of these steps, end a capture that is too slow.
+        """Measure the time that this object takes in a step. After 20 steps, call `end` if it takes more than 1 %.
 
         Args:
-            began: the time at which the calling handler began, as `time.perf_counter` returns it.
+            began: the start of `on_pre_optimizer_step`, from `time.perf_counter`.
         """
         now = time.perf_counter()
         self._trial.append((self._spent + now - began, now))

@@ -47,7 +47,11 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def leave(self, failed: bool) -> None:
-        """Close the open run. A later session can resume the run. `failed` marks the run as failed."""
+        """Close the open run, so that a later session can resume it. `finish` calls this method.
+
+        Args:
+            failed: whether an error ended the session. Mark the run as failed if True.
+        """
         raise NotImplementedError
 
     def on_init_end(self) -> None:
@@ -68,7 +72,7 @@ class Tracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Close the run if one is open. `failed` marks the run as failed."""
+        """Call `leave` if a run is open. `failed` is the argument of `leave`."""
         reports, self._reports = self._reports, False
         if reports:
             self.leave(failed)
@@ -88,7 +92,7 @@ class Tracker(Callback):
 
 
 def numbered(run_id: str, tracker: Callback, run: Run) -> str:
-    """Return the id of the run of a tracker: `run_id`; for the second tracker of a class, `<run_id>-2`."""
+    """Return a different id for each tracker of a class: `run_id` for the first one, `<run_id>-2` for the second."""
     number = number_of(tracker, run)
     return run_id if number == 1 else f"{run_id}-{number}"
 

@@ -22,14 +22,15 @@ TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second",
 def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Return logged values as the columns of a row: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
 
-    The row does not contain the totals of the run. If the logs have only totals, the result is {}.
+    The row does not contain the totals of the training, such as `train_runtime`. If the logs have only totals, the
+    result is {}.
     """
     values = {in_sections(str(key)): value for key, value in logs.items() if key not in TOTALS and key != "step"}
     return {**values, AXIS: step} if values else {}
 
 
 def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the logged values that belong to the summary of a run: see `TOTALS`."""
+    """Return the totals of the training among the logged values, such as `train_runtime`."""
     return {key: value for key, value in logs.items() if key in TOTALS}
 
 
@@ -53,9 +54,10 @@ def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
 
 
 def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield pairs of step and row from the log history of a run, up to a given step.
+    """Yield pairs of step and row from the log history of a run, for the steps up to and including `upto`.
 
-    A step has several rows if its entries have different values in the same column: see `merge`.
+    All entries of a step form one row. If two entries of a step have different values in a column, the second entry
+    begins another row.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     for entry in sorted(history, key=_step_of):

@@ -27,11 +27,11 @@ HOPELESS = 3
 
 
 class TrackerWorker:
-    """Opens the run of a tracker, and makes calls one after the other, on a daemon thread.
+    """A daemon thread that opens the run of a tracker, and then makes the submitted calls one after the other.
 
-    If the run does not open, the calls wait, and the worker tries again to open the run. After a row fails, the worker
-    retries it before the next row. If the row fails again and the next row succeeds, the worker drops the failed row
-    and counts it in `missed`. Only the first failure is logged.
+    If the run does not open, the calls wait, and the worker tries again to open the run. If the call that writes a row
+    fails, the worker repeats it before the next row. If it fails again but the next row succeeds, the service refuses
+    this row. The worker then drops the row and counts it in `missed`. Only the first failure is logged.
     """
 
     def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:
@@ -144,9 +144,9 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Try to open the run until the run opens. Return True then.
+        """Try to open the run, until it opens or `close` is called. Return whether the run is open.
 
-        If `close` is called before the run opens, make one last attempt, and return whether this attempt succeeds.
+        After a call of `close`, the method makes one last attempt.
         """
         pause = FIRST_PAUSE
         while True:
@@ -205,4 +205,4 @@ class TrackerWorker:
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing. This function replaces the function that opens the run, after the run is open."""

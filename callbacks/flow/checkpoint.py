@@ -65,10 +65,10 @@ class Checkpoint(Cadence):
     """The action when a checkpoint cannot be written. `raise` ends the run. `warn` logs a warning and continues
     training."""
     async_save: bool = True
-    """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training waits
-    for the write in two cases: if a callback handles `on_save`, or if the model cannot be written from a copy. Handlers
-    of `on_commit` do not make training wait: they run in the training thread, after the write. The thread writes one
-    checkpoint at a time. False: training waits for each write."""
+    """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training still
+    waits for the write if a callback handles `on_save`, if the model cannot be written from a copy, or if torch lacks
+    gloo and the run has several ranks. Handlers of `on_commit` run in the training thread after the write, and training
+    does not wait for them. The thread writes one checkpoint at a time. False: training waits for each write."""
     link_unchanged: bool = False
     """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
     every file."""
@@ -148,10 +148,10 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _waits(self, run: Run) -> bool:
-        """Return whether the run waits for the write.
+        """Return whether training must wait for the write, already before the model is copied.
 
-        The run waits if `async_save` is False, if the ranks cannot write on a thread, if a callback handles `on_save`,
-        or if an error ends the run.
+        Training must wait if `async_save` is False, if several ranks have no gloo for collectives on a thread, if a
+        callback handles `on_save`, or if an error ends the run.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -186,7 +186,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate if a checkpoint became the best one after its save, because its step was evaluated after the save."""
+        """Rotate again if the evaluation shows that a checkpoint, saved earlier at this step, has the best model."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.storage.deletes(run) and best is not None and run.storage.holds(best):
@@ -238,10 +238,10 @@ class Checkpoint(Cadence):
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote, without announcing the event.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote. Do not record the event.
 
-        The step at which the write ends depends on the speed of the disk. Traces and recordings do not contain this
-        event, so those of equal runs stay equal.
+        The step at which the write ends depends on the speed of the disk. If traces and recordings contained this
+        event, two equal runs would have different recordings.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:
@@ -295,7 +295,7 @@ class Checkpoint(Cadence):
 
         Args:
             run: the run.
-            found: the good checkpoints of the run, oldest first. They may be anywhere, such as in a remote store.
+            found: the undamaged checkpoints of the run, oldest first, on disk or in a remote store.
             best: the path of the checkpoint with the best model, which always stays; None if there is none.
         """
         metric = _best_metric(run)
@@ -333,7 +333,7 @@ class Checkpoint(Cadence):
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:
-    """Call `work` and return its result. All ranks must call `on_all`. If `work` fails on one rank, all ranks raise."""
+    """Call `work` on all ranks, and return its result. If `work` fails on one rank, all ranks raise an error."""
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]

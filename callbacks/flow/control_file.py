@@ -117,7 +117,15 @@ def _request(run: Run, control: TrainerControl, flag: Flag, reason: str) -> None
 
 
 def _set_interval(run: Run, work: str, interval: str) -> None:
-    """Set the interval of the work `log`, `evaluate` or `save`, such as `200`. Do not change variants."""
+    """Change the interval of logs, evaluations or saves.
+
+    Additional callbacks, such as a `Log` with a prefix, keep their interval.
+
+    Args:
+        run: the run.
+        work: `log`, `evaluate` or `save`.
+        interval: the interval, such as `200` or `10min`.
+    """
     for callback in run.bus.subscribers.values():
         if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
             last = [each for each in alternatives(callback.trigger) if isinstance(each, AtEnd)]

@@ -35,10 +35,10 @@ class Evaluate(Cadence):
     If a signal interrupts an evaluation, the resumed run repeats the whole evaluation.
 
     Raises:
-        ArgumentError: if `name` is set without `dataset`, or if an evaluation batch does not fit in memory. Also if
-            `rows` is not a positive whole number, or if `rows` is set and a dataset has no length. When the training
-            begins, if `dataset` is not the name of one of the trainer's datasets.
-        DataError: when the training begins, if there is no dataset, or if the dataset cannot be evaluated.
+        ArgumentError: if `name` is set without `dataset`, if `rows` is not a positive whole number, if `rows` is set
+            and a dataset has no length, or if an evaluation batch does not fit in memory. When the training begins: if
+            `dataset` is a text, but neither a dataset of the trainer nor a file.
+        DataError: when the training begins: if there is no dataset, or if the dataset cannot be evaluated.
     """
 
     flag = "evaluate"
@@ -51,7 +51,8 @@ class Evaluate(Cadence):
     on_start: bool = False
     """Whether to evaluate before the first step, to find errors in the evaluation early."""
     dataset: Any = field(default=None, repr=False)
-    """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
+    """The dataset, the name of one of the trainer's datasets, or the path of a file of rows. Default: all datasets of
+    the trainer."""
     name: str = ""
     """A name for `dataset`. The metrics of this dataset are called `eval_<name>_<metric>`."""
     rows: int | None = field(default=None, kw_only=True)
@@ -76,7 +77,7 @@ class Evaluate(Cadence):
 
     @property
     def variant(self) -> str:
-        """The name of the dataset of this instance; an empty text for the main `Evaluate`."""
+        """The name of the dataset. It is an empty text for the `Evaluate` that the training arguments configure."""
         return self.name or (self.dataset if isinstance(self.dataset, str) else "")
 
     def has(self, capability: Capability) -> bool:
@@ -118,7 +119,7 @@ class Evaluate(Cadence):
             self._evaluate(run, rows=None, decides=False)
 
     def _given(self) -> Any:
-        """Return the argument of `evaluate`: the dataset, under its name if it has one."""
+        """Return the value to pass as `eval_dataset`: `{name: dataset}` if `name` is set, else `dataset`."""
         return {self.name: self.dataset} if self.name else self.dataset
 
     def _evaluate(self, run: Run, rows: int | None, decides: bool = True) -> None:

@@ -85,7 +85,7 @@ class KeepBest(Callback):
 
     @property
     def best_metric(self) -> BestMetric:
-        """The metric and its direction."""
+        """The metric that selects the best model, and whether a greater value is better."""
         return BestMetric(self.metric, self.greater)
 
     def has(self, capability: Capability) -> bool:
@@ -126,7 +126,7 @@ class KeepBest(Callback):
             control.request("save", f"{self.metric} is the best so far{value}")
 
     def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
-        """Store a new best value of the metric in the state. Return whether to save the model."""
+        """If the metric has a new best value, store it in the state. Return whether to save the model."""
         state, value = run.state, value_of(self.metric, metrics, run, "KeepBest")
         # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):
@@ -171,6 +171,9 @@ class KeepBest(Callback):
 
 
 def _saved_at(run: Run, path: str) -> SavedCheckpoint:
-    """Return the checkpoint with the best model. The output folder may have been moved before the run resumed."""
+    """Open the checkpoint at `path`, or the folder of the same name in the output folder if `path` does not exist.
+
+    `path` does not exist if the output folder was moved before the run resumed.
+    """
     best = Path(path)
     return SavedCheckpoint.open(best if best.is_dir() else run.args.output_path / best.name)

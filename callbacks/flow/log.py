@@ -1,4 +1,4 @@
-"""Log the training loss, gradient norm and learning rate when due, and the summary at the end."""
+"""Log the training loss, gradient norm and learning rate when due, and the totals of the training at the end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Log(Cadence):
 
     @property
     def variant(self) -> str:
-        """The prefix; an empty text for the main `Log`."""
+        """The prefix. It is an empty text for the `Log` that the training arguments configure."""
         return self.prefix
 
     @order(Stage.PREPARE)
@@ -95,10 +95,10 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return True if a callback must do the requested work; False if other callbacks of its class do the work.
+    """Return whether a `Log` or `Evaluate` must do the work that was requested at this step.
 
-    A variant, such as a `Log` with a prefix, does only the work that it requested itself. The callback without a
-    variant does all other work.
+    A callback does the work that it requested itself. The callback with an empty `variant`, such as the `Log` without a
+    prefix, also does the work that callbacks of other classes requested.
 
     Args:
         callback: the callback.
@@ -119,7 +119,8 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
         strategy: `no`, `epoch` or `steps`. With `steps`, the trigger is also due at the last planned step.
         steps: the interval of the strategy `steps`; below 1, a fraction of the run. None: 500 steps.
         after: the trigger is not due before this number of steps or epochs.
-        times: the minimum number of times that the trigger is due in a run, for the strategy `steps`. 0: no minimum.
+        times: for the strategy `steps`, how often the trigger must be due in a run at least. If `steps` is too large
+            for this number, the interval is shorter. 0: no minimum.
 
     Raises:
         ArgumentError: for another strategy.

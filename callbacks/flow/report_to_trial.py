@@ -13,15 +13,16 @@ from ...events.stages import Stage
 
 
 def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
-    """Ignore the objective: the default of `report`."""
+    """Do nothing. This function is the default of `ReportToTrial.report`."""
 
 
 @dataclass
 class ReportToTrial(Callback):
     """Reports the objective of a trial to a hyperparameter search, after each evaluation.
 
-    The search can then prune the trial. The callback reports only evaluations of all eval datasets of the trainer. With
-    `eval_rows`, it does not report the evaluation of all rows at the end of the training.
+    The search can then prune the trial. The callback does not report evaluations of a single dataset, such as the
+    dataset of an additional `Evaluate`. With `eval_rows`, it does not report the evaluation of all rows at the end of
+    the training.
 
     `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach the callback
     yourself: `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
@@ -35,7 +36,7 @@ class ReportToTrial(Callback):
     """The function that computes the objective from the metrics of an evaluation. With several objectives, the function
     returns one number per objective."""
     name: str | None = None
-    """The name of the trial."""
+    """The name of the trial. The callback stores it in `TrainerState.trial_name`."""
     params: dict[str, Any] = field(default_factory=dict)
     """The hyperparameters of the trial. The callback stores them in `TrainerState.trial_params`."""
     id: str | None = None

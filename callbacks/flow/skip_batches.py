@@ -47,11 +47,10 @@ class SkipBatches(Callback):
         SkipBatches("skipped_batches.json")                          # a file that `SkipSpikes` wrote
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
 
-    The run keeps its number of steps. If all batches of a step are skipped, there is no update, and
-    `state.steps_skipped` grows by one. If only some batches of a step are skipped, the loss of the step is still
-    divided by the number of all its batches. The logged loss counts a skipped batch with the mean loss since the
-    previous log, so a skipped batch does not change the logged mean. On several ranks, all ranks skip their batch if
-    `when` returns True on one rank.
+    A skipped batch counts as a batch of its step, so the run has as many steps as without the callback. If all batches
+    of a step are skipped, there is no update, and `state.steps_skipped` grows by one. If only some batches of a step
+    are skipped, the loss of the step is still divided by the number of all its batches. Skipped batches do not change
+    the mean loss in the log. On several ranks, all ranks skip their batch if `when` returns True on one rank.
 
     Raises:
         DataError: if the file `listed` cannot be read.
@@ -61,7 +60,7 @@ class SkipBatches(Callback):
     stage = Stage.PREPARE
 
     listed: str | Path | None = None
-    """The path of a skip list: a JSON list of objects with `epoch` and `batch`. Default: none."""
+    """The path of a skip list: a JSON list of objects with `epoch` and `batch`, both counted from 0. Default: none."""
     when: Callable[[Any], bool] | None = None
     """A function that receives a batch and returns whether to skip this batch. Default: none."""
     id: str | None = None

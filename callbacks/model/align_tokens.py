@@ -22,10 +22,13 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has this callback. With the copied tokens, the model can pad batches, and a reloaded model stops
-    generation at the tokenizer's end token. If the tokenizer does not define a token, the configs keep their token. A
-    new end token comes first in the generation config, and the other end tokens stay. In the config of the model, a new
-    end token comes first in a list, or replaces a single end token. If both configs already contain a token of the
-    tokenizer, this token changes nothing. A warning names the changed tokens.
+    generation at the tokenizer's end token. A warning names the changed tokens.
+
+    - If the tokenizer does not define a token, or if both configs already contain the token, the callback does not
+      change this token.
+    - In the generation config, a new end token becomes the first of a list. The earlier end tokens stay in the list.
+    - In the config of the model, a new end token becomes the first of a list, if there is a list. Otherwise it replaces
+      the earlier end token.
 
     If the run has no tokenizer, or if the model has no config of transformers, the callback does nothing.
     """
@@ -49,13 +52,14 @@ class AlignTokens(Callback):
 
 
 def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
-    """Write the special tokens to the configs, like transformers. Return the changed tokens by name.
+    """Write the special tokens to the configs, as transformers does. Return the changed tokens: name -> id.
 
     Args:
         tokenizer: an object with `eos_token_id`, `bos_token_id` and `pad_token_id`. A token that is missing or None is
             skipped.
-        config: the config of the model. A new end token comes first in a list, or replaces a single end token.
-        generation: the generation config, or None. A new end token comes first, so the end tokens become a list.
+        config: the config of the model. If it has a list of end tokens, a new end token becomes the first of the list.
+            Otherwise, the new end token replaces the old one.
+        generation: the generation config, or None. A new end token becomes the first of a list of end tokens.
     """
     changed = {}
     for name in NAMES:

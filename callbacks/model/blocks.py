@@ -93,10 +93,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks inside a module, inner blocks first, each with the number of its own parameter elements.
+    """Yield the blocks inside a module, inner blocks first, each with a number of parameter elements.
 
-    A block is a submodule with at least `least` own elements. The elements of an inner block do not count as own
-    elements of the outer block. A container, such as `nn.ModuleList`, is not a block.
+    The number does not include the elements of inner blocks. A block is a submodule whose number is at least `least`. A
+    container, such as `nn.ModuleList`, is not a block.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]

@@ -139,10 +139,10 @@ class Compile(Callback):
 
 
 def _call_of(module: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls a module.
+    """Return a function that calls a module. Compile this function instead of the module.
 
-    Without this function, torch would silently compile nothing if the forward is code of torch, as in `nn.Sequential`
-    and `nn.TransformerEncoderLayer`. torch always compiles the function of this file.
+    If the forward of the module is code of torch, as in `nn.Sequential`, `torch.compile` of the module would silently
+    compile nothing. The returned function is not code of torch, so `torch.compile` always compiles it.
     """
 
     called: Any = module
@@ -162,7 +162,7 @@ code object."""
 
 
 def _graphs() -> int:
-    """Return how many graphs torch compiled in this process."""
+    """Return how many graphs torch has compiled in this process so far."""
     from torch._dynamo.utils import counters  # a slow import, which `compile` needs too
 
     return int(counters["stats"]["unique_graphs"])

@@ -120,9 +120,10 @@ class SWA(AveragedWeights):
 
 @torch.no_grad()
 def measure_batchnorm(run: Run) -> None:
-    """Replace the running statistics of BatchNorm layers by their means over one pass of the training data.
+    """Measure the running statistics of BatchNorm layers again, in one pass over the training data.
 
-    The forwards of this pass run in train mode. A model without BatchNorm layers makes no pass.
+    The forwards run in train mode. Each statistic becomes the mean over all batches of the pass. If the model has no
+    BatchNorm layers, do nothing.
     """
     layers = [
         module

@@ -39,9 +39,9 @@ class Capsule(Callback):
     module or gradient that is not finite.
 
     On a CPU, every trainer has an automatic `Capsule`. The argument `capsule=False` removes this callback. The argument
-    `capsule=True`, or `Capsule()` in the list of callbacks, adds a `Capsule` that works on every device and never turns
-    itself off. The callback reads the loss of each step. On a CPU, this takes about 40 microseconds per step. On a GPU,
-    each step waits for the device, because the callback reads the loss.
+    `capsule=True`, or `Capsule()` in the list of callbacks, adds a `Capsule` that works on every device. The callback
+    reads the loss of each step. On a CPU, this takes about 40 microseconds per step. On a GPU, each step waits for the
+    device, because the callback reads the loss.
 
     The callback does not change the training. It writes the capsule before the optimizer updates the weights. Each rank
     writes its own capsule.
@@ -64,17 +64,17 @@ class Capsule(Callback):
     spike: float = 10.0
     """A step fails if its loss or gradient norm is more than this many times the median of the 50 previous steps."""
     limit: int = 2
-    """The largest number of capsules of each rank in the output folder. A session stops writing capsules after this
-    number. New capsules replace only capsules of earlier sessions. If consecutive steps fail, only the first of these
-    steps gets a capsule."""
+    """The largest number of capsules of each rank in the output folder. After this number of capsules, a session writes
+    no more. To stay within the limit, a new capsule replaces the oldest capsule of an earlier session. If consecutive
+    steps fail, the callback writes a capsule only for the first of these steps."""
     max_gigabytes: float = 8.0
     """The largest size of the weights and batches of a capsule, in units of 10^9 bytes. The callback does not write a
     larger capsule. In the automatic callback of a trainer, the value is 1."""
     automatic: bool = False
     """Whether the callback works only where it costs little. True: the callback works on a CPU only. It does nothing
     with sharded weights, DeepSpeed, `OptimizerInBackward`, `auto_find_batch_size` or a hyperparameter search. It turns
-    itself off if it takes more than 1 % of the time of the first 20 steps. It counts a loss or gradient norm as much
-    larger than usual only if the value is also above the median over the first 10 steps."""
+    itself off if it takes more than 1 % of the time of the first 20 steps. A finite loss is much larger than usual only
+    if it is also above the median of the first 10 losses. The same rule applies to the gradient norm."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
@@ -153,10 +153,7 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete capsules of a rank to make room for a new capsule in `folder`.
-
-        The method deletes `folder`, and the oldest capsules of earlier sessions that exceed the limit.
-        """
+        """Delete `folder`, and the oldest capsules of this rank from earlier sessions, to stay within `limit`."""
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime
@@ -187,10 +184,10 @@ def command_line() -> dict[str, Any]:
 
 
 def _is_free(run: Run) -> bool:
-    """Return whether an automatic `Capsule` works in a run.
+    """Return whether a run may have an automatic `Capsule`.
 
-    The run must compute on a CPU, and no callback may exclude capsules. The run must not be a trial of a hyperparameter
-    search, and must not use `auto_find_batch_size`.
+    The run must compute on a CPU. It must not shard weights, use DeepSpeed, or update weights in backward. It must not
+    be a trial of a hyperparameter search, and must not use `auto_find_batch_size`.
     """
     callbacks = run.bus.subscribers.values()
     excluded = any(

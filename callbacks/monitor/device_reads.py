@@ -33,15 +33,15 @@ def counts_reads(handler: Subscription) -> bool:
     """Return whether `DeviceReads` counts how often a handler reads values of tensors.
 
     `DeviceReads` counts only the reads of handlers for the events of each step. On a machine without an accelerator,
-    `DeviceReads` does not count the reads of trainbus's own callbacks, because some of these callbacks read tensors
-    that are on the CPU of every machine.
+    it does not count the reads of trainbus's own callbacks. Some of these callbacks read tensors that are on the CPU
+    also on a machine with a GPU.
     """
     own = type(handler.owner).__module__.startswith("trainbus.")
     return handler.event.name in _EVENTS and (not own or torch.accelerator.is_available())
 
 
 class _Reads(TorchFunctionMode):
-    """A context manager that lists each call, inside its `with` block, of a torch function that reads a value."""
+    """A context manager that lists the calls in its `with` block that copy values of a tensor to the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,10 @@ class _Reads(TorchFunctionMode):
 
 
 class DeviceReads:
-    """Counts how often each handler reads values of tensors, and warns at the first read of each handler."""
+    """Counts how often each handler reads values of tensors.
+
+    Logs a warning at the first read of each handler. `report` logs the numbers of reads.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -83,7 +86,7 @@ class DeviceReads:
                 self.counts[label] += len(reads.found)
 
     def report(self, steps: int) -> None:
-        """Log a warning for each handler that read values in the last `steps` steps, and set all counts to 0."""
+        """Log, for each handler, the number of its reads in the last `steps` steps. Then set all counts to 0."""
         counts, self.counts = self.counts, Counter()
         for label, count in counts.most_common():
             logger.warning("%s read values of tensors %d times in %d steps.", label, count, steps)

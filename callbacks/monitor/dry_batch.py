@@ -1,4 +1,4 @@
-"""Check a training before its first step, optionally with the largest batch."""
+"""Check a training before its first step, optionally with a forward and backward of the largest batch."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. If 1 % of the length of the session so far is longer, this
-    longer time passes between two heartbeats."""
+    """The time between two heartbeats, in seconds. In a long session, the time is 1 % of the length of the session so
+    far, if this is longer."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -139,10 +139,10 @@ def _end_of(error: BaseException | None) -> str:
 
 
 def _parts(run: Run) -> dict[str, float]:
-    """Return the seconds that this session spent in evaluations, in saves, and in waits for data or other ranks.
+    """Return the seconds of this session so far: in evaluations (`evaluating`), in saves (`saving`), and in waits for
+    data or other ranks (`waiting`).
 
-    `waiting` is an estimate: of the steps without logs, evaluations or saves, the timeline measures only one in seven
-    in detail.
+    `waiting` is an estimate. Only one in seven of the steps without log, evaluation or save is measured in detail.
     """
     timeline = run.bus.timeline
     parts = timeline.sums().parts
@@ -158,7 +158,7 @@ def _began_of_session() -> float:
     """Return when the current session began, in seconds since 1970.
 
     The first session of a program begins with the process, so that imports and the preparation of data count. A later
-    session of the program begins now. In a notebook or at a prompt, each session begins now.
+    session of the program begins when this function is called. So does each session in a notebook or at a prompt.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules

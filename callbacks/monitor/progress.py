@@ -64,7 +64,7 @@ class Progress(Callback):
 
     @property
     def draws(self) -> bool:
-        """Whether the callback draws progress bars. False if stderr is closed; otherwise `bar`, or its default."""
+        """Whether the callback draws progress bars: the field `bar`, or its default. False if stderr is closed."""
         if sys.stderr is None:  # the program was started with a closed stderr
             return False
         return is_terminal(sys.stderr) or in_notebook() if self.bar is None else self.bar
@@ -178,8 +178,8 @@ def _new_bar(**options: Any) -> Any:
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then the name of each value and the value.
 
-    A float has four digits, or no decimals from 10,000. A line with the totals of the training contains the logged
-    speeds. All other lines leave the logged speeds out, because `Progress` adds the speed of the session.
+    A float has four significant digits. From 10,000 it has no decimals. A line with the totals of the training contains
+    the logged speeds. All other lines leave the logged speeds out, because `Progress` adds the speed of the session.
 
     Args:
         logs: name -> value.

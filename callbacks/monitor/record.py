@@ -221,9 +221,10 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Add one record for each event of the current step so far, and stop collecting the step in a single record.
+        """Write one record per event for the rest of the current step, instead of one record for the whole step.
 
-        The callback calls this method before it adds any other record inside a step, such as a flag write.
+        The method adds a record for each event of the step so far. The callback calls the method before it adds another
+        record inside a step, such as the record of a flag write.
         """
         if self._events:
             events, self._events = self._events, []
@@ -243,7 +244,7 @@ class Record(Recorder):
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Warn once, and record nothing more in this session."""
+        """Log a warning, close the file, and record nothing more in this session. The run continues."""
         logger.warning("The recording ends here, and the run continues: %s: %s", type(error).__name__, error)
         self._buffer, self._events, file, self._file = [], [], self._file, None
         self.close()
@@ -293,11 +294,10 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a loss or norm in a form that can be read later. Return None for a sharded tensor.
+    """Return a loss or gradient norm that `_read_tensors` can read later; None for a sharded tensor.
 
-    A read of a sharded tensor would need all ranks.
-
-    The function copies a tensor on an accelerator, because a compiled step may overwrite the tensor before the read.
+    All ranks would have to read a sharded tensor together. A tensor on an accelerator is copied, because a compiled
+    step may overwrite the tensor before the read.
     """
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value
@@ -358,7 +358,7 @@ class RandomStates:
     """
 
     def __init__(self) -> None:
-        """Find the memory that holds the state of numpy's global generator."""
+        """Find the state of numpy's global generator in memory, so that `checksum` reads it without a copy."""
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
         address = self._generator.ctypes.state_address
         known = isinstance(self._generator, np.random.MT19937)

@@ -47,7 +47,7 @@ class Report(Callback):
 
 
 def live_values(run: Run) -> dict[str, Any]:
-    """Return the values of a run for the report that the files of the run do not contain."""
+    """Return the values for the report that are not in the files of the run: state, arguments, callbacks, machine."""
     ledger = [asdict(entry) for entry in run.control.ledger]
     return {
         "state": {**run.state.to_dict(), "seconds": run.seconds(), "ledger": ledger},

@@ -80,7 +80,7 @@ class StatusFile(Callback):
     name: str = NAME
     """The name of the file in the output folder."""
     seconds: float = 5.0
-    """The shortest time, in seconds, from any write to a write because of logged values."""
+    """After a write, the callback does not write logged values for this number of seconds."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
@@ -151,7 +151,7 @@ class StatusFile(Callback):
         self._ended, self._since = None, time.time()
 
     def _written_by_another_rank(self, run: Run) -> bool:
-        """Return whether another rank of this session wrote its own error to the file."""
+        """Return whether the file has the error that made another rank of this session fail first."""
         try:
             written = self._read(run)
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
@@ -243,7 +243,7 @@ def _best(run: Run) -> dict[str, Any] | None:
 
 
 def _short(costs: Costs) -> dict[str, Any]:
-    """Return the costs as a dict, with the `CALLBACKS` slowest callbacks only."""
+    """Return the costs as a dict, with only the slowest callbacks: see `CALLBACKS`."""
     values = costs.to_dict()
     return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 
@@ -260,11 +260,11 @@ def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def preempted_by(signal: str, stopped: str) -> str:
-    """Return why a run was preempted: the signal and the stop reason, without repeating the signal.
+    """Return why a run was preempted: the signal and the reason of the stop request.
 
     Args:
-        signal: the name of the signal, and its origin.
-        stopped: the reason of the stop request in the control.
+        signal: the name of the signal, possibly with the rank that received the signal: `SIGTERM, on rank 1`.
+        stopped: the reason of the stop request. If it contains the name of the signal, the result is only this reason.
     """
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))

@@ -1,4 +1,4 @@
-"""Find handlers that change weights or modes, recurse, block, draw random numbers or read values from the device."""
+"""Find handlers that change weights or modes, call themselves, are slow, draw random numbers or wait for the GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler, and raises an error that names the handler if the handler breaks a rule.
+    """Watches each handler. Raises an error, or logs a warning, that names a handler with a fault.
 
     Use `WatchCallbacks` while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the
     callbacks. `WatchCallbacks` copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an
@@ -52,12 +52,13 @@ class WatchCallbacks(Callback):
     - runs during an evaluation in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights;
     - runs in the stage MEASURE, DECIDE or REPORT, and changes the grad mode, or the train or eval mode of a module;
     - runs in the stage MEASURE or REPORT, and draws from the global random generators of Python, NumPy or torch;
-    - recurses more than `depth` levels deep, because it announces its own event, directly or through other handlers.
+    - calls itself more than `depth` levels deep, because it announces its own event, directly or through other
+      handlers.
 
     `WatchCallbacks` logs a warning for a handler that
 
-    - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler that does work, such
-      as a handler of `on_save_due`, may take any time.
+    - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler of an event for
+      work, such as `on_save_due`, may take any time.
     - reads values of tensors in the events of each step, for example with `.item()`. The warning shows the line of the
       code. On a GPU, the step waits for each read. The warning is also logged on a machine without a GPU.
 
@@ -65,7 +66,7 @@ class WatchCallbacks(Callback):
 
     Raises:
         ArgumentError: if `slow_after` is not positive, or if `depth` is below 1.
-        HandlerError: when a handler breaks a rule.
+        HandlerError: when a handler does something in the first list.
     """
 
     stage = Stage.PREPARE
@@ -74,8 +75,7 @@ class WatchCallbacks(Callback):
     slow_after: float = 10.0
     """How many seconds a handler may take before a warning shows its stack."""
     depth: int = 20
-    """The largest recursion depth of a handler. A handler recurses if it announces an event that calls the same
-    handler."""
+    """How many levels deep a handler may call itself. A handler calls itself if it announces its own event."""
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
@@ -107,7 +107,7 @@ class WatchCallbacks(Callback):
             self._ends.set()
 
     def _watched(self, found: Subscription) -> Subscription:
-        """Return a handler that checks each call of the handler `found`. A handler of this callback stays unchanged."""
+        """Wrap a handler in a function that checks each call. Return handlers of `WatchCallbacks` unchanged."""
         if found.owner is self:
             return found
         call, counts_reads = found.call, device_reads.counts_reads(found)

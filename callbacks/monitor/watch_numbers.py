@@ -81,7 +81,7 @@ class WatchNumbers(Callback):
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return all tensors in nested data, except tensors of the class `MissingLogits`, which have no values."""
+    """Return all tensors in nested data, except the tensors without values that `ChunkedCrossEntropy` returns."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
     return [each for each in found if not isinstance(each, MissingLogits)]

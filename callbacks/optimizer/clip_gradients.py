@@ -85,10 +85,10 @@ class ClipAdaptively(Callback):
 
 
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
-    """Return the factor that clips each row of a gradient; 1 for a row that is not clipped.
+    """Return the numbers by which `ClipAdaptively` multiplies the rows of a gradient; 1 for a row within its limit.
 
-    The result has one number per row, and broadcasts to the gradient. `factor` and `eps` are the fields of
-    `ClipAdaptively`.
+    The result has one number per row, and broadcasts to the gradient. The limit of a row is factor * max(norm(weights),
+    eps).
     """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
@@ -105,9 +105,9 @@ def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def pairs_of(optimizer: Optimizer) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return a pair of weight and gradient for each weight of an optimizer that has a gradient.
+    """Return each weight of an optimizer together with its gradient. Leave out weights without a gradient.
 
-    For a sharded weight, the pair has this rank's shards of the weight and of the gradient.
+    For a sharded weight, the pair has this rank's shard of the weight and of the gradient.
     """
     weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [(local_part(weight), local_part(weight.grad)) for weight in weights if weight.grad is not None]

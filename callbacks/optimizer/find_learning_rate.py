@@ -68,7 +68,8 @@ class FindLearningRate(Callback):
 
     Raises:
         ArgumentError: if a field is outside of its range.
-        NonFiniteError: when you read `suggestion`, if there are too few losses before the lowest loss.
+        NonFiniteError: when you read `suggestion`, if there are fewer than 4 losses, or if one of the first two losses
+            is the lowest.
     """
 
     start: float = 1e-7
@@ -84,7 +85,7 @@ class FindLearningRate(Callback):
     """The test stops if the smoothed loss is more than this many times the lowest smoothed loss so far. Set a number
     above 1."""
     rates: list[float] = field(default_factory=list, init=False)
-    """The learning rate of each step so far, without a last step whose loss is not finite."""
+    """The learning rate of each step so far. If the loss of the last step is not finite, this step is left out."""
     losses: list[float] = field(default_factory=list, init=False)
     """The smoothed training loss of each step in `rates`."""
     _mean: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -103,7 +104,7 @@ class FindLearningRate(Callback):
         """The learning rate with the steepest fall of the loss.
 
         Raises:
-            NonFiniteError: if the losses suggest no rate.
+            NonFiniteError: if there are fewer than 4 losses, or if one of the first two losses is the lowest.
         """
         return steepest(self.rates, self.losses)
 
@@ -166,6 +167,6 @@ def _with_shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _holders_of(run: Run) -> list[Callback]:
-    """Return the callbacks that hold trained weights outside of the model, such as a loss module."""
+    """Return the callbacks with trained weights of their own, such as the callback that trains a loss module."""
     attached = run.bus.subscribers.values()
     return [each for each in attached if isinstance(each, Callback) and each.has(Capability.HOLDS_WEIGHTS)]

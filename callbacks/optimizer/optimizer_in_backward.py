@@ -48,10 +48,9 @@ class OptimizerInBackward(Callback):
     """Updates each weight during backward, as soon as the gradient of the weight is complete, and frees the gradient.
 
     A step then never holds all gradients at once. With AdamW and float32 weights, each parameter needs 16 bytes without
-    the callback, and as few as 12 bytes with the callback. The weights, the logs and the checkpoints are the same as
-    without the callback. On a CPU, the weights are equal bit for bit. A run with the callback can resume from a
-    checkpoint of a run without the callback. A run without the callback can resume from a checkpoint of a run with the
-    callback.
+    the callback, and as few as 12 bytes with the callback. Training reaches the same weights as without the callback:
+    on a CPU bit for bit, on other devices except for rounding. The logs and the format of checkpoints are the same. A
+    run with the callback can resume from a checkpoint of a run without the callback, and the other way round.
 
         Trainer(model, TrainingArguments("outputs", max_grad_norm=0), ..., callbacks=[OptimizerInBackward()])
 
@@ -305,7 +304,7 @@ def _problem(run: Run) -> str:
 
 
 def _updates_each_weight_alone(optimizer: Any) -> bool:
-    """Return whether an optimizer is of a known class, and does not override the step of this class."""
+    """Return whether an optimizer is of a class in `PER_WEIGHT`, or of a subclass that has the same `step`."""
     kind = type(optimizer)
     return any(issubclass(kind, known) and kind.step is known.step for known in PER_WEIGHT)
 

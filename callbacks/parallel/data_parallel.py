@@ -81,7 +81,7 @@ class DataParallel(Callback):
 
 
 def _replaces_forward(callback: Callback) -> bool:
-    """Return whether a callback replaces the forward of modules by code that is bound to these modules."""
+    """Return whether a callback replaces the forward of modules by code that the copies on other GPUs cannot run."""
     if isinstance(callback, GradientCheckpointing):
         return bool(callback.blocks)
     return isinstance(callback, (ChunkedCrossEntropy, Compile, OffloadActivations))

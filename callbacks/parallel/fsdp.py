@@ -43,8 +43,9 @@ class FSDP(ShardedModel):
     sharding.
 
     Raises:
-        ArgumentError: in a single process, if `degree` does not divide the world size, or if options do not fit
-            together. Also for an optimizer object of the full weights, and for `auto_find_batch_size`.
+        ArgumentError: in a single process, if `degree` is 1 or does not divide the world size, if `mixed_precision` is
+            unknown, or if it is `fp16` without `fp16=True`. Also for an optimizer object of the full weights, and for
+            `auto_find_batch_size`.
         ModelError: if a weight cannot be sharded, or if a weight of a model on the meta device gets no values.
     """
 
@@ -80,7 +81,7 @@ class FSDP(ShardedModel):
 
     @property
     def _backend(self) -> Any:
-        """The module `fully_shard`. Its import takes a second, so only runs that shard import the module."""
+        """The module `fully_shard`. Its import takes a second. Runs without FSDP do not import it."""
         from . import fully_shard
 
         return fully_shard

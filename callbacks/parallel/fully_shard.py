@@ -85,12 +85,12 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
     """Shard a model in place, block by block. The device holds at most one unsharded block at a time.
 
     All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the model's `_init_weights`,
-    or else each module's `reset_parameters`, initializes the weights. Floating-point tensors that these methods do not
-    set contain NaN.
+    or else each module's `reset_parameters`, initializes the weights. A floating-point tensor that these methods do not
+    set contains NaN: see `unfilled_tensors`.
 
     Args:
         model: the model, on any device.
-        blocks: the modules that are gathered as one unit, inner modules first.
+        blocks: the modules to shard, inner modules first. The weights of a block are gathered together.
         layout: the settings of the sharding.
         ranks: the process group.
 
@@ -131,7 +131,7 @@ def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
         together: the weights of the unit. A unit is a block, or the part of the model outside of its blocks.
 
     Raises:
-        ModelError: if a weight has no dimension or a gradient hook, or if the weights have several dtypes. The error
+        ModelError: if a weight has a gradient hook or is a scalar, or if the weights have several dtypes. The error
             names a weight and the remedy.
     """
     names = {weight: name for name, weight in model.named_parameters()}
@@ -208,7 +208,10 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def unfilled_tensors(model: nn.Module) -> list[str]:
-    """Return the names of the weights and buffers that have a NaN in the shard of this rank."""
+    """Return the names of the weights and buffers with NaN, to find tensors that got no values after the meta device.
+
+    On a sharded tensor, the function checks only the shard of this rank.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.is_floating_point() and bool(local_part(tensor).isnan().any())]
 
@@ -260,9 +263,9 @@ def update_requires_grad(model: nn.Module) -> None:
 
 
 def release_process_groups() -> None:
-    """Release the process groups that sharded models hold, so that `Ranks.leave` can destroy the groups.
+    """Remove the process groups from all sharded models, so that `Ranks.leave` can destroy the groups.
 
-    The models cannot compute afterwards.
+    After this call, the models cannot run a forward.
     """
     for holder in filter(None, (reference() for reference in _holding)):
         if isinstance(holder, DeviceMesh):

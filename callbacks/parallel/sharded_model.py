@@ -27,10 +27,10 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The modules that are gathered as units. Pass their classes, or the names of their classes. Or pass a number: each
-    module with at least this many parameter elements outside of inner units becomes a unit. Default: the classes in
-    `_no_split_modules` of a transformers model, or else the members of the outermost `nn.ModuleList`s. With `()`, the
-    whole model is one unit."""
+    """The units: modules whose weights are gathered and freed together. Pass the classes of the units, or the names of
+    these classes. Or pass a number: a module is a unit if it has at least this many parameter elements, without the
+    elements of units inside the module. Default: the classes in `_no_split_modules` of a transformers model, or else
+    the members of the outermost `nn.ModuleList`s. With `()`, the whole model is one unit."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward. True is ZeRO stage 3, False is ZeRO stage 2.
     Stage 3 saves memory, but gathers the weights a second time for backward."""
@@ -42,7 +42,10 @@ class ShardedModel(Callback):
             self.wrap = tuple(self.wrap)
 
     def holds_shards(self, run: Run) -> bool:
-        """Return whether the user's optimizer holds shards that this callback made in an earlier session."""
+        """Return whether the optimizer of the run holds shards, because an earlier session sharded its weights.
+
+        `check_shardable` refuses any other optimizer object.
+        """
         raise NotImplementedError
 
     def check_shardable(self, run: Run) -> None:

@@ -86,11 +86,12 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
 
     Args:
         run: the run.
-        kind: the class of sharded optimizers. The function accepts an optimizer of this class from an earlier session.
+        kind: the class of sharded optimizers. After an earlier session, the run has an optimizer of this class, and
+            the function raises no error.
         name: the name of the callback, for the message.
 
     Raises:
-        ArgumentError: if the run has an optimizer of another class.
+        ArgumentError: if the run has an optimizer object that is not a `kind`.
     """
     if run.optimizer is not None and not isinstance(run.optimizer, kind):
         raise ArgumentError(
@@ -136,7 +137,7 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
     """Return the options with which an optimizer was built.
 
-    If these options are unknown, return the constructor parameters that `optimizer.defaults` contains.
+    If trainbus did not build the optimizer, return the entries of `optimizer.defaults` that its constructor accepts.
     """
     given = made_with(optimizer)
     if given is not None:
@@ -145,7 +146,7 @@ def options_of(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _taken(optimizer: Optimizer) -> set[str]:
-    """Return the names of the constructor parameters of an optimizer, without the first parameter (the weights)."""
+    """Return the names of the parameters of the optimizer's constructor, except the first (the weights)."""
     _, *taken = inspect.signature(type(optimizer)).parameters.values()
     return {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
@@ -166,8 +167,8 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
         degree: the number of ranks over which the optimizer state is sharded. None: all ranks.
         rank: the rank of this process.
         world: the world size.
-        make: a function that builds the optimizer of all weights. If `make` returns a sharded optimizer of an earlier
-            session, this optimizer is the result.
+        make: a function that returns the optimizer of all weights. After an earlier session, it returns the sharded
+            optimizer of this session, and `_shard` returns the same object.
     """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session

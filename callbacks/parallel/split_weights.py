@@ -62,7 +62,7 @@ def local_part(tensor: Any) -> torch.Tensor:
 def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
     """Return a function that gathers the gradients of a model on a device: name of the weight -> full gradient.
 
-    Every rank must call the returned function. The function gathers one gradient at a time.
+    Every rank must call the returned function. It gathers one gradient at a time.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -74,9 +74,9 @@ def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, 
 
 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return a function that gathers a model's weights one by one: name -> full weight. Tied weights stay one tensor.
+    """Return a function that gathers the weights of a model, and returns a dict: name -> full weight.
 
-    Every rank must call the returned function.
+    Every rank must call the returned function. It gathers one weight at a time. Tied weights stay one tensor.
 
     Args:
         device: the device of the tensors that the ranks send.

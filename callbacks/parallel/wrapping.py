@@ -71,10 +71,10 @@ class Wrapping:
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Enter a context for forward and backward of a batch, which detects a step that bypasses the wrapper.
+        """Detect a step that bypasses the wrapper. Run forward and backward of a batch inside this `with` block.
 
         Args:
-            around: a context to enter first, such as `no_sync()`.
+            around: another context for the block, such as `no_sync()`.
             last: whether the batch is the last batch of its step.
 
         Raises:

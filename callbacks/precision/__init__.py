@@ -1,1 +1,1 @@
-"""Callbacks for numeric precision: mixed precision, half-precision weights and evaluation, TF32."""
+"""Callbacks for numeric precision: mixed precision, half-precision weights, half-precision evaluation, TF32."""

@@ -1,9 +1,11 @@
-"""Fused optimizer updates of sharded weights with the same rounding as for full weights.
+"""Fused optimizer updates that give sharded weights the same values, bit for bit, as full weights.
 
-On the CPU a fused optimizer updates one vector register of numbers at a time. The optimizer updates the remaining
-numbers at the end of a tensor one by one, with another rounding. A shard may end where the full tensor does not end. If
-a shard starts or ends inside a register of the full tensor, a hook of this module updates the shard again. The hook
-puts the shard at its position in a tensor of the full size, and updates this tensor.
+On the CPU, a fused optimizer updates a tensor in groups of numbers that fill a vector register. It updates the numbers
+after the last full group one by one, with another rounding. If a shard starts or ends inside a group of the full
+tensor, some numbers of the shard would be rounded in another way than in the full tensor.
+
+A hook of this module updates such a shard again: it puts the shard at its position in a tensor of the full size, and
+updates this tensor.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
 def _ends_within_registers(part: Region, whole: torch.Size) -> bool:
     """Return whether a shard along the first dimension starts or ends inside a register of the full tensor.
 
-    False for an empty shard, and for a shard that is the full tensor. The end of the full tensor does not count.
+    Return False for an empty shard, and for a shard that is the full tensor. A shard that ends together with the full
+    tensor does not end inside a register.
     """
     begins, size = part.begin[0] * prod(whole[1:]), prod(part.shape)
     ends = begins + size

@@ -37,11 +37,11 @@ class StopRule:
     baseline: float | None = None
     """The best value at the start. None: the value of the first evaluation becomes the first best value."""
     divergence: float | None = None
-    """A limit. A value that is worse than this limit stops at once. None: no limit."""
+    """A limit. `update` returns a reason if a value is worse than this limit. None: no limit."""
     finite: bool = True
-    """Whether a value that is NaN or infinite stops at once."""
+    """Whether `update` returns a reason if a value is NaN or infinite."""
     target: float | None = None
-    """A goal. A value that reaches this goal, or is better, stops at once. None: no goal."""
+    """A goal. `update` returns a reason if a value reaches this goal or is better. None: no goal."""
     best: float | None = None
     """The best value so far; None before the first value."""
     waited: int = 0

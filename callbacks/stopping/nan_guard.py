@@ -78,7 +78,9 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Check the gradient norm of a step. Return the problem as text; "" if there is none, or with a loss scaler.
+        """Return a text about a gradient norm that is not finite; an empty text if the norm is finite.
+
+        With a loss scaler, always return an empty text, because the scaler skips such steps.
 
         Args:
             run: the run.
@@ -88,7 +90,8 @@ class NaNGuard(Callback):
             applied: whether the weights are already updated.
 
         Raises:
-            NonFiniteError: under the conditions that the docstring of the class lists.
+            NonFiniteError: if the norm is not finite, and one of these conditions is true: `action` is `raise`; more
+                than `limit` consecutive steps have such a norm; or the weights are already updated.
         """
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0

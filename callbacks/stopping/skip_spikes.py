@@ -1,4 +1,4 @@
-"""Skip updates with a loss that is much larger than usual, and list their batches."""
+"""Skip updates with a loss that is much larger than usual, and write the skipped batches to a file."""
 
 from __future__ import annotations
 

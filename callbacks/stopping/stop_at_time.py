@@ -18,8 +18,8 @@ class StopAtTime(Callback):
     """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
 
     Set `max_time="11h30min"`, or add `StopAtTime("11h30min")` to the callbacks. The callback stops training when the
-    remaining time is at most twice the time of the slowest step and the slowest save together. If the run saves
-    checkpoints, the callback also requests a checkpoint.
+    remaining time is at most 2 * (time of the slowest step + time of the slowest save). If the run saves checkpoints,
+    the callback also requests a checkpoint.
 
     Raises:
         ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`.

@@ -53,9 +53,9 @@ class StopOnSignal(Callback):
     - If a signal arrives during a step, the run stops at the end of this step.
     - If a signal arrives during an evaluation of the callback `Evaluate`, the evaluation stops after its current batch.
       A resumed run repeats this evaluation.
-    - If a signal arrives during another evaluation or prediction, for example of a handler that calls `run.evaluate()`,
-      the evaluation completes. The run then stops after the current step. If a handler evaluates before the first step
-      of a session, or while the run saves a checkpoint, the run stops after the next step.
+    - If a signal arrives during another evaluation or prediction, such as a call of `run.evaluate()` in a handler, the
+      evaluation completes. The run then stops after the current step. If the handler runs before the first step of a
+      session, or while the run saves a checkpoint, the run stops after the next step.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -188,10 +188,10 @@ class StopOnSignal(Callback):
 
 
 def _calls_again(run: Run, control: TrainerControl) -> bool:
-    """Return whether a stop with a checkpoint of the current step could make the run call a handler again.
+    """Return whether a stop at the current step would call a handler twice for this step.
 
-    A second checkpoint of the same step calls the handlers of saves again. A run that resumes at this step calls the
-    handlers of `on_train_begin` again.
+    If the step already has a checkpoint, a second checkpoint would call the handlers of saves again. If the step is the
+    first of the session, a resumed run would call the handlers of `on_train_begin` again.
     """
     step = run.state.global_step
     saved = run.checkpoint is not None and run.checkpoint.step == step

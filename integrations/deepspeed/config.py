@@ -116,13 +116,14 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
       the batch sizes of the arguments replace the batch sizes of the configuration.
     - If the batch sizes, `gradient_accumulation_steps` or `gradient_clipping` are absent, the function adds them. If
       the arguments set half precision, the function also adds an absent section `bf16` or `fp16`.
-    - If the section `optimizer` is absent, the function adds the two keys that let DeepSpeed use the run's own
-      optimizer. With `deepspeed_fill_sections`, it also adds absent sections `optimizer` and `scheduler`.
-    - All other keys stay unchanged.
+    - With `deepspeed_fill_sections=True`, the function adds the sections `optimizer` and `scheduler`, if they are
+      absent. Without this argument and without a section `optimizer`, DeepSpeed uses the optimizer of the run.
+    - If the schedule in the configuration needs `total_num_steps`, the function adds this key. All other keys stay
+      unchanged.
 
     Raises:
-        ArgumentError: if the schema refuses keys. The error lists all these keys. Also if keys contradict the
-            arguments, or if keys with "auto" have no value. The error then lists both kinds of keys.
+        ArgumentError: if keys are unknown, not supported or of a wrong type, if keys contradict the arguments, or if
+            the arguments have no value for a key with "auto". The error lists the keys.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)
@@ -261,9 +262,10 @@ def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the section that contains a dotted key, and the last part of the key.
+    """Return the section of a dotted key, and the last part of the key.
 
-    If the section is absent, return a new empty dict instead. `config` does not change.
+    For `optimizer.params.lr`, return the dict `config["optimizer"]["params"]` and `"lr"`. If the section is absent,
+    return a new empty dict in place of the section.
     """
     *path, name = key.split(".")
     for part in path:

@@ -41,8 +41,9 @@ def drop_frozen(groups: Groups) -> None:
 def prepare_process(config: dict[str, Any], run: Run) -> None:
     """Prepare the process for DeepSpeed's engine, before the engine is built.
 
-    In a single process, create the process group that DeepSpeed requires. Prevent the compilation of an extension that
-    training does not use. Ignore torch's deprecation warnings. Warn if DeepSpeed will compile its optimizer.
+    In a single process, create the process group that DeepSpeed requires. Prevent the slow compilation of DeepSpeed's
+    CPU all-reduce, which training does not use. Ignore torch's deprecation warnings. Warn if DeepSpeed will compile its
+    optimizer.
     """
     init_single_process(run)
     disable_shm_extension()

@@ -23,10 +23,7 @@ LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyster
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the torch optimizer inside of DeepSpeed's optimizer.
-
-    The parameter groups of the torch optimizer have the current learning rates.
-    """
+    """Return the torch optimizer that DeepSpeed's optimizer wraps. Its parameter groups have the current options."""
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 
@@ -76,7 +73,7 @@ class OptimizerState:
                 parameter.data = full_value(parameter).clone()
 
     def restore_parameters(self) -> None:
-        """Put the model's parameters back into the torch optimizer, and clear its state.
+        """Put the model's parameters back into the torch optimizer, and clear the state of the optimizer.
 
         Call this method after the engine is destroyed.
         """
@@ -87,9 +84,9 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the current options of all groups, with numbers in place of parameters.
+        """Return the current options of all groups, with the indices of the parameters, as `state_dict` does.
 
-        The result includes the groups without parameters to train, which DeepSpeed drops.
+        The result includes groups without parameters to train. DeepSpeed drops such groups.
         """
         current = iter(inner.param_groups)
         options, first = [], 0
@@ -138,9 +135,10 @@ class OptimizerState:
                         set_full_value(parameter, value, key)
 
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
-        """Link the parameters `members` to their parts of the optimizer state of `flat`, their flat tensor.
+        """Link each parameter in `members` to its part of the optimizer state of the tensor `flat`.
 
-        DeepSpeed links only the first group correctly. In stage 3 the method does nothing.
+        `flat` contains this rank's shards of all `members`. DeepSpeed itself links only the first parameter group
+        correctly. With stage 3 the method does nothing.
         """
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
@@ -162,11 +160,11 @@ class OptimizerState:
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
         """Return the parameters of this run as one list per group of a saved state, in the order of the saved state.
 
-        The saved state has the groups of this run, or the groups of a run with or without weight decay. The method
-        compares the numbers of parameters of the groups to find the right division.
+        The method tries three divisions into groups: the groups of this run, the groups of a run with weight decay, and
+        the groups of a run without. It returns the first division with the same group sizes as the saved state.
 
         Raises:
-            CheckpointError: if the groups of the saved state have other sizes.
+            CheckpointError: if no division has these sizes.
         """
         sizes = [len(group["params"]) for group in state.get("param_groups", [])]
         groupings = [[group["params"] for group in self.groups]]
@@ -199,7 +197,11 @@ class OptimizerState:
         return [[parameter for parameter in group if parameter in self._kept] for group in groups]
 
     def _flat_tensors(self) -> list[list[torch.Tensor]]:
-        """Return, for each nonempty group, the tensors that the optimizer updates instead of the group's parameters."""
+        """Return the tensors that the optimizer updates, as one list per nonempty group.
+
+        With stages 1 to 3, one such tensor contains shards of many parameters. With stage 0, the optimizer updates the
+        parameters themselves.
+        """
         optimizer, inner = self.engine.optimizer, torch_optimizer(self.engine)
         if self.engine.zero_optimization_stage() < 3:
             return [group["params"] for group in inner.param_groups]
@@ -240,8 +242,8 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    If the optimizer loads a state inside the block, the state belongs to `tensors`. Stage 3 needs the replacement,
-    because its groups contain these tensors only during an update.
+    `load_state_dict` inside the block then loads the state of these tensors. With stage 3, the groups contain these
+    tensors only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

@@ -122,9 +122,10 @@ def init_single_process(run: Run) -> None:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group and undo `init_single_process`.
+    """Destroy the process group, and undo `init_single_process` and `ignore_deprecated_names`.
 
-    If another engine of this process is alive, do nothing. A group of one rank that the program created itself stays.
+    If another DeepSpeed engine of this process is alive, do nothing. If the user's program created a process group of
+    one rank, this group stays.
     """
     FINALIZERS[:] = [finalizer for finalizer in FINALIZERS if finalizer.alive]
     if FINALIZERS:

@@ -89,8 +89,8 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 def update_master_weights(engine: Any) -> None:
     """Copy weights that the program changed since the last step to the master weights.
 
-    Without this function, the optimizer would overwrite the changed weights with its master weights. If the master
-    weight of an element, rounded to the dtype of the weight, equals the weight, the master weight does not change.
+    Without this function, the optimizer would overwrite the changed weights with its master weights. An element of a
+    master weight changes only if its value, rounded to the dtype of the weight, differs from the weight.
     """
     for masters, weights in _master_weights(engine):
         for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
@@ -98,7 +98,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pairs of tensors with the same layout: master weights of this rank, and the weights of the model."""
+    """Yield pairs of flat tensors of this rank: master weights, and the weights of the model in the same order."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(
@@ -119,9 +119,10 @@ def _with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def fix_round_robin_links(engine: Any) -> None:
-    """Correct the links from weights to master weights if DeepSpeed's option `round_robin_gradients` is set.
+    """Link each weight to its own master weight if DeepSpeed's option `round_robin_gradients` is set.
 
-    With this option DeepSpeed shards the weights in another order, but links them in their original order.
+    With this option, DeepSpeed reorders the weights before it shards them. But DeepSpeed links weights and master
+    weights in the original order, so a weight could have the master weight of another weight.
     """
     optimizer = engine.optimizer
     if getattr(optimizer, "round_robin_gradients", False):

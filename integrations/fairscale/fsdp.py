@@ -43,7 +43,7 @@ USE_FSDP2 = "remove the word 'fairscale' to use PyTorch's FSDP2, which does the 
 
 
 def has_cuda(device: torch.device) -> bool:
-    """Return whether a device has the CUDA streams that fairscale uses."""
+    """Return whether a device is a CUDA device. fairscale uses CUDA streams."""
     return device.type == "cuda"
 
 
@@ -185,7 +185,7 @@ class FairscaleFSDP(ShardedModel):
 
 
 class _GradScaler(ShardedGradScaler):
-    """A loss scaler for sharded gradients, also with fused optimizers.
+    """fairscale's loss scaler for sharded gradients, changed so that it works with fused optimizers.
 
     If one rank finds an overflow, all ranks skip the step.
     """

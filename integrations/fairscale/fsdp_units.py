@@ -66,7 +66,8 @@ def shard_model(
 ) -> FSDPUnit:
     """Shard a model over the ranks, block by block, so that at most one block is full on the device at a time.
 
-    Units replace the blocks in the model. All ranks start with the weights of rank 0.
+    A unit is fairscale's wrapper around a block. Units replace the blocks in the model. All ranks start with the
+    weights of rank 0.
 
     Args:
         model: the model, on any device, with weights in float32.
@@ -78,7 +79,7 @@ def shard_model(
         bucket_mb: the size of a bucket of gradients, in MiB. 0: no buckets.
 
     Returns:
-        The outermost unit. Call this unit in place of the model.
+        The unit that wraps the model. Call this unit in place of the model.
 
     Raises:
         ModelError: if a weight is not float32 or is on the meta device, or if another trainer has sharded the model.
@@ -168,12 +169,12 @@ def init_units(root: FSDPUnit) -> None:
 
 
 def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
-    """Free gathered weights, including the weights that fairscale would still need for a backward pass.
+    """Free all gathered weights, also the weights that fairscale keeps for a backward pass.
 
     Args:
         root: the outermost unit.
-        failed: whether a step ended in an error. If True, the function also resets the gradients of this step and the
-            state of the hooks.
+        failed: whether a step ended in an error. If True, the function also deletes the gradients of this step, and
+            resets the units for another forward.
     """
     for unit in units_of(root):
         unit._free_full_params()
@@ -285,9 +286,9 @@ def _remove_hooks(unit: Any) -> None:
 
 
 def release_process_groups() -> None:
-    """Remove the references of all units to process groups, so that `Ranks.leave` can destroy the groups.
+    """Remove the process groups from all FSDP units, so that `Ranks.leave` can destroy the groups.
 
-    The units cannot compute afterwards.
+    After this call, the units cannot run a forward.
     """
     for unit in [*_units]:
         _remove_hooks(unit)

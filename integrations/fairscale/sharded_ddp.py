@@ -161,7 +161,7 @@ class _Gradients:
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Send no gradients inside a `with` block. If `last` is True, average the gradients when the block ends.
+        """Keep fairscale from sending gradients inside a `with` block. If `last` is True, average them at its end.
 
         Args:
             wrapped: the model in fairscale's wrapper.
@@ -176,11 +176,12 @@ class _Gradients:
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
-        """Average the gradients. Each rank gets only the averages for the weights that this rank updates.
+        """Average the gradients of the step over the ranks.
 
-        On a rank that does not update a weight, the gradient of this weight becomes None. If no rank used a weight, the
-        gradient stays None. If a weight is not in the optimizer, no rank updates the weight. All ranks then get the
-        average of the gradient, because the total norm includes this gradient.
+        - A weight in the optimizer: the rank that updates the weight gets the average. On all other ranks, the gradient
+          becomes None.
+        - A weight that is not in the optimizer: all ranks get the average, for the total norm of the gradients.
+        - A weight that no rank used: the gradient stays None.
 
         Raises:
             ModelError: if a gradient is sparse.
@@ -210,7 +211,10 @@ class _Gradients:
 
     @torch.no_grad()
     def gather(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """Return the gradients of all weights that any rank used, by name. Every rank must call this method."""
+        """Gather the averaged gradients on every rank, by name of the weight. Every rank must call this method.
+
+        Weights that no rank used in this step are left out.
+        """
         used = {id(weight) for weight in self.used}
         return {
             name: self.ranks.sum(
@@ -225,11 +229,11 @@ class _Gradients:
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         """Clip gradients that are sharded over the ranks, and return the total norm before clipping.
 
-        The ranks exchange the norm of each gradient, and not one sum per rank. Each rank then combines the norms in the
-        order of torch, so the total norm equals the total norm of torch bit for bit.
+        Each rank receives the norm of every gradient, and combines the norms in the same order as torch. So the total
+        norm equals the total norm of torch bit for bit.
 
         Raises:
-            ArgumentError: inside of a training step, because the gradients are averaged after it.
+            ArgumentError: inside of `training_step`, because the gradients are averaged after `training_step`.
         """
         if not self.averaged:
             raise ArgumentError(

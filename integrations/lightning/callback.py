@@ -82,13 +82,13 @@ INSTEAD: dict[str, str] = {
 
 @dataclass
 class Lightning(Callback):
-    """Calls a callback of Lightning at the events that correspond to the hooks of this callback.
+    """Runs a callback of Lightning: at each event, calls the corresponding hook of the callback.
 
-    Write `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. Each hook first receives a view of the
-    trainer, which has the attributes that callbacks of Lightning read. Next, the hook receives a `LightningModule`. If
-    your model is not a `LightningModule`, the attribute `model` of this object is your model. If a hook sets
-    `trainer.should_stop = True`, the run stops. Values that the callback of Lightning logs become part of the next log
-    of the run.
+    Write `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. As `trainer`, each hook receives a view of
+    the run, which has the attributes that callbacks of Lightning read. As `pl_module`, it receives your model, if the
+    model is a `LightningModule`. Otherwise, it receives a `LightningModule` with your model in the attribute `model`.
+    If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback of Lightning logs become part
+    of the next log of the run.
 
     Six callbacks of the package lightning work on trainbus: `EarlyStopping`, `LearningRateMonitor`,
     `StochasticWeightAveraging`, `Timer`, `DeviceStatsMonitor` and `LambdaCallback`.

@@ -65,11 +65,11 @@ class HeldSchedule:
     """A learning-rate schedule that changes no rate, because a callback of Lightning sets the rate."""
 
     def __init__(self, schedule: Any, optimizer: Any) -> None:
-        """Store the schedule that no longer steps, and the optimizer of the run."""
+        """Store the schedule that this object replaces, and the optimizer of the run."""
         self._schedule, self.optimizer = schedule, optimizer
 
     def step(self, *args: Any) -> None:
-        """Do nothing."""
+        """Do nothing, so that the learning rate of the callback stays."""
 
     def get_last_lr(self) -> list[float]:
         """Return the current learning rate of each parameter group."""
@@ -86,7 +86,7 @@ class Strategy:
     """
 
     def __init__(self, run: Run) -> None:
-        """Create the strategy of a run."""
+        """Store the run and its device."""
         self._run = run
         self.root_device = torch.device(run.args.device)
 
@@ -103,7 +103,7 @@ class Strategy:
         return votes == ranks.world_size if all else votes > 0
 
     def barrier(self, *args: Any) -> None:
-        """Do nothing. No barrier is necessary, because all ranks run the handlers at the same event."""
+        """Do nothing. Callbacks of Lightning need no barrier on trainbus."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -115,7 +115,7 @@ class Strategy:
 
 
 class FitLoop:
-    """The counters of Lightning's training loop that callbacks read. To set a counter raises an `ArgumentError`."""
+    """The counters of Lightning's training loop that callbacks read. Setting a counter raises an `ArgumentError`."""
 
     _skip_backward = False
 
@@ -137,8 +137,8 @@ class FitLoop:
 class TrainerView:
     """A view of a run with the attributes of a `lightning.pytorch.Trainer` that callbacks of Lightning read.
 
-    If a callback sets `should_stop = True`, the run stops. If a callback reads or sets an attribute that trainbus does
-    not have, the view raises an `ArgumentError` that names the attribute.
+    If a callback sets `should_stop = True`, the run stops. If a callback reads or sets another attribute of Lightning's
+    trainer, the view raises an `ArgumentError` that names the attribute.
     """
 
     _run: Run
@@ -263,13 +263,12 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """A list with only this view, which is the logger for callbacks of Lightning. The next log of the run includes
-        the values that a callback logs to the view."""
+        """A list with the only logger: this view. The next log of the run contains the values sent to the view."""
         return [self]
 
     @property
     def logger(self) -> Any:
-        """This view, which is the only logger."""
+        """The logger that callbacks of Lightning use: this view."""
         return self
 
     @property
@@ -327,7 +326,7 @@ class TrainerView:
             self._logged[name] = value.item() if hasattr(value, "item") else value
 
     def take_logged(self) -> dict[str, Any]:
-        """Return the values that the callback logged since the last call, and remove them from the view."""
+        """Return the values that the Lightning callback logged since the last call, and remove them from the view."""
         logged, self.__dict__["_logged"] = self._logged, {}
         return logged
 

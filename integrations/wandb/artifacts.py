@@ -34,7 +34,7 @@ class Model:
     folder: Path
     """The folder of the model."""
     step: int
-    """The step of the model."""
+    """The number of completed steps when the model was saved."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the artifact."""
     final: bool = False
@@ -52,13 +52,13 @@ class ModelArtifacts:
     dict."""
     _logged: dict[str, Any] = field(default_factory=dict)
     _rotated: set[str] = field(default_factory=set)
-    """The names of the folders that the retention policy deleted. A folder that is only missing on this machine keeps
-    its artifact version."""
+    """The names of the folders that the retention policy deleted. `expire_rotated` deletes only the artifact versions
+    of these folders. A folder may also be missing because the run moved to another machine."""
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
         """Add a checkpoint that is being written to `pending`, so that `upload_committed` uploads it after its commit.
 
-        With `only_best=True`, skip a checkpoint that does not have the best model.
+        With `only_best=True`, skip a checkpoint if its step is not the best step so far.
         """
         if only_best and run.state.best_global_step != checkpoint.step:
             return
@@ -67,7 +67,7 @@ class ModelArtifacts:
         self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
 
     def note_rotated(self, checkpoint: Any) -> None:
-        """Note that the retention policy deleted a checkpoint, so that `expire_rotated` deletes its version."""
+        """Store the name of a rotated checkpoint, so that `expire_rotated` deletes its artifact version."""
         self._rotated.add(checkpoint.path.name)
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
@@ -80,9 +80,10 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload the committed checkpoints. With `wanted="end"`, upload the current model instead.
+        """Upload the models that are due when training ends. All ranks must call this method.
 
-        All ranks must call this method.
+        With `wanted="end"`, save and upload the model of the trainer. With another value, upload the committed
+        checkpoints in `pending`.
         """
         if wanted != "end":
             self.upload_committed(tracker, run)

@@ -38,7 +38,7 @@ _UNSEEN: dict[str, tuple[int, int]] = {}
 all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""A session stores its last rows: at most this number of rows, for this number of seconds. If the service dies before
+"""A session stores its last rows: at most this number of rows, for this number of seconds. If wandb-core dies before
 it writes these rows, the session writes them again."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
@@ -74,7 +74,7 @@ class WandbSession(TrackerSession):
         return getattr(self.live, "_is_finished", False) is True
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Make later writes skip the rows that the run already has, and continue the row numbers after `counter`.
+        """Make later calls of `write` skip the rows that the run already has. Number the next row `counter + 1`.
 
         Args:
             step: the last step of the run.
@@ -119,8 +119,11 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.summary.update(plain))
 
     def _with_service(self, call: Callable[[], _T]) -> _T:
-        """Call a function and return its result. If the run is finished, or if the client's service dies, open a run
-        first, and then call the function."""
+        """Call a function and return its result.
+
+        If the user's program finished the run, first open a run for the next rows. If the call fails because wandb-core
+        has died, start wandb-core, open the run again, and repeat the call.
+        """
         if not self.ended:
             try:
                 return call()
@@ -144,7 +147,8 @@ class WandbSession(TrackerSession):
     def _open_after_end(self) -> None:
         """Open a run for the next rows, after the user's program finished the current run.
 
-        If this session opened the finished run, open the same run again. Otherwise, open a new run in its project.
+        If this session opened the finished run, open the same run again. Otherwise, open a new run in the project of
+        the finished run.
         """
         before, last = self.run_id, self.progress[0]
         if self.owned:
@@ -161,8 +165,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, also write the recent rows that the new run lacks. The new run lacks these
-        rows if the client's service died before it wrote them.
+        If this session opened both runs, write recent rows again if the new run lacks them. Rows are missing if
+        wandb-core died before it wrote them.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)
@@ -187,12 +191,12 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.config.update(dict(values), allow_val_change=True))
 
     def alert(self, title: str, text: str) -> None:
-        """Send an alert. The service drops an alert within `ALERT_SECONDS` after an alert with the same title."""
+        """Send an alert. The service drops an alert if it got one with the same title in the last 10 minutes."""
         told = {"title": title[:63], "text": text, "level": "ERROR", "wait_duration": ALERT_SECONDS}
         self._with_service(lambda: self.live.alert(**told))
 
     def log_artifact(self, artifact: Any, aliases: Sequence[str]) -> Any:
-        """Upload an artifact. Return the artifact of the client."""
+        """Upload an artifact. Return the object that wandb's `log_artifact` returns."""
         return self._with_service(lambda: self.live.log_artifact(artifact, aliases=list(aliases)))
 
     def finish(self, outcome: Outcome) -> None:
@@ -232,9 +236,9 @@ class WandbSession(TrackerSession):
 
 
 def hooks_of(live: Any) -> list[Any]:
-    """Return the list of hooks that a run of the client calls when the run finishes.
+    """Return the list of functions that the wandb run `live` calls when the run finishes.
 
-    If this version of the client has no such list, return a new empty list.
+    If this version of wandb has no such list, return a new empty list.
     """
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
@@ -244,9 +248,9 @@ def request_after(request: Request, ended: Any) -> Request:
     """Return the request for a new wandb run in the project of a finished run.
 
     Args:
-        request: the request with which the tracker used the finished run. The new request has the same values, except
-            the id, the project, the entity, the group and an offline mode.
-        ended: the finished run, which the user's program had opened.
+        request: the request for the finished run. The new request has a new id, and the project, the entity, the group
+            and the offline mode of `ended`. All other options are the same.
+        ended: the finished wandb run, which the user's program had opened.
     """
     settings, run_id = ended.settings, uuid.uuid4().hex
     place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
@@ -319,7 +323,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity `known` with `identity.store`. An error is only a warning, because checkpoints have the id."""
+    """Store the identity `known`. If this fails, only log a warning, because checkpoints contain the id too."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -338,10 +342,11 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written the last segment in `known`.
+    """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The name of a segment's folder contains the second in which the segment began. If the last segment began in the
-    current second, also wait for the next second, so that the new segment gets another folder.
+    The process wandb-core of a killed program may still write the file of this segment. Also wait until the second in
+    which the segment began is over. The name of a segment's folder contains this second, so the new segment then gets
+    another folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -353,8 +358,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The step comes from the files of the run on this machine. If these files are missing or lack rows, the step comes
-    from the service, or offline from the checkpoint.
+    The step comes from the files of the run on this machine. If files or rows are missing, the step comes from the
+    service. In an offline run, the step then comes from the checkpoint.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
@@ -386,7 +391,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Inside a `with` block, make the owner of the wandb run `live` the author of all flag writes."""
+    """Inside a `with` block, name the wandb account that owns the run `live` as the author of all flag writes."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

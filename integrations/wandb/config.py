@@ -47,8 +47,9 @@ def run_config(run: Run) -> dict[str, Any]:
 def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -> dict[str, Any]:
     """Return the arguments that have an effect on the run.
 
-    A callback in the user's list replaces the default callback. The arguments of the default callback then have no
-    effect and are left out. The config lists the user's callback under `callbacks`.
+    If the user passes a callback of their own, such as `Checkpoint(...)`, this callback replaces the default callback.
+    The arguments that configure the default callback, such as `save_steps`, then have no effect. The result leaves
+    them out. The config lists the user's callback under `callbacks`.
     """
     values = {name: _short(value) for name, value in args.to_dict().items()}
     attached = list(attached)
@@ -64,9 +65,9 @@ def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the config `now` that differ from `before`, nested in the same way.
+    """Return a dict with only the values of the config `now` that differ from `before`, in the same nested dicts.
 
-    A value that is missing in `now` becomes None.
+    A value of `before` that is missing in `now` becomes None.
     """
     changed: dict[str, Any] = {}
     for name in [*before, *(name for name in now if name not in before)]:
@@ -148,7 +149,10 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Convert a value to the form in which JSON returns it, so that a resume can compare it with the stored value."""
+    """Convert a value to the types of JSON, so that a resumed run can compare it with the stored value.
+
+    A tuple becomes a list, and an object of an unknown class becomes a text.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

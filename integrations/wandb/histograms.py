@@ -60,10 +60,10 @@ def logs_next_step(run: Run) -> bool:
 
 
 def columns_of(model: Any, watch: str) -> dict[str, Any]:
-    """Compute the histograms of a model as columns `gradients/<name>` and `parameters/<name>`.
+    """Compute a histogram of each gradient and each parameter: `gradients/<name>` or `parameters/<name>` -> histogram.
 
-    `watch` selects the columns: `gradients`, `parameters` or `all`. For a sharded weight, the histogram has only the
-    values of this rank's shard.
+    `watch` selects `gradients`, `parameters` or `all`. For a sharded weight, the histogram has only the values of this
+    rank's shard.
     """
     columns: dict[str, Any] = {}
     for name, weight in model.named_parameters():

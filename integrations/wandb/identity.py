@@ -52,7 +52,8 @@ class Identity:
     segments: tuple[Segment, ...] = ()
     """The segments, in the order of their steps."""
     finished: bool = False
-    """Whether the run was finished after its last segment."""
+    """Whether the process that wrote the last segment also finished the run. False while this process runs, and after
+    a kill."""
     config: dict[str, Any] = field(default_factory=dict)
     """The config with which the first segment began."""
 
@@ -67,12 +68,15 @@ class Identity:
 
     @property
     def listed(self) -> list[Segment]:
-        """The segments to upload, in the order of their steps. An offline last segment is included in any case."""
+        """The segments for the script with `wandb sync` commands: `waiting`, and the last segment if it is offline.
+
+        The last segment may still be empty, and then `waiting` lacks this segment.
+        """
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
 
     def written(self, axis: str) -> Written:
-        """Return what the segments on this machine contain: the last step, its number of rows, and the last counter.
+        """Return the last step, its number of rows, and wandb's last row number, from the segments on this machine.
 
         `axis` is the column with the step.
         """
@@ -98,14 +102,12 @@ def load(folder: Path, run_id: str | None = None) -> Identity | None:
 
 
 def load_last(folder: Path, number: int) -> Identity | None:
-    """Read the identity of the last run that one of several `Wandb` callbacks of a trainer opened.
-
-    If this callback opened no run, return None.
+    """Read the identity of the run that the `Wandb` callback number `number` opened last; None if it opened no run.
 
     Args:
         folder: the output folder.
-        number: the number of the callback; see `numbered`. The ids of the callback's runs end with this number. For the
-            first callback the number is 1, and the ids do not contain a number.
+        number: the number of the callback among the `Wandb` callbacks of the trainer. The ids of its runs end with
+            `-<number>`. The first callback has the number 1, and its ids have no such end.
     """
     return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
 
@@ -117,14 +119,14 @@ def _number(run_id: str) -> int:
 
 
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
-    """Write the identity of a run to the output folder atomically. The stored identities of other runs stay.
+    """Write the identity of a run to the output folder atomically. The file also keeps the last 19 other runs.
 
     The function also writes a script with the `wandb sync` commands for the offline segments.
 
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. The run is then stored as the run that was opened last.
+        opens: whether the run is opened now, so that `load` returns it as the run that was opened last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)
@@ -157,7 +159,7 @@ def _identity(stored: dict[str, Any]) -> Identity:
 
 
 def sync_commands(segments: Iterable[Segment]) -> list[str]:
-    """Return one `wandb sync` command for each segment, in the order of `segments`. A command uploads its segment."""
+    """Return the `wandb sync` commands that upload segments, one per segment, in the order of `segments`."""
     return [f"wandb sync {shlex.quote(str(Path(part.folder).resolve()))}" for part in segments]
 
 

@@ -21,7 +21,7 @@ class Limits:
     """The limits that wandb documents for a run."""
 
     keys: int = 10_000
-    """The largest number of different names in a run."""
+    """The largest number of different columns in a run."""
     value_bytes: int = 1_000_000
     """The largest size of one value, in bytes."""
     row_bytes: int = 25_000_000
@@ -33,7 +33,7 @@ class Guard:
     """Reduces rows to the limits. For each limit, the first excess logs a warning that names the column."""
 
     limits: Limits = field(default_factory=Limits)
-    """The limits."""
+    """The limits to apply."""
     _keys: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 

@@ -16,10 +16,10 @@ from .options import OFFLINE
 
 
 def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Check that the shared mode of the client supports the options.
+    """Check that wandb's shared mode, in which several processes write one run, supports the options.
 
     Raises:
-        ArgumentError: if `mode` is an offline mode, or if the client would drop rows because of an option.
+        ArgumentError: if `mode` is an offline mode, or if `fork_from` or `resume_from` is set.
     """
     if mode in OFFLINE:
         raise ArgumentError(
@@ -53,7 +53,7 @@ class NodeWriter:
     _worker: TrackerWorker | None = None
 
     def open(self) -> None:
-        """Join the run, on a thread. If this fails, log a warning."""
+        """Join the wandb run of rank 0, on a thread. If this fails, log a warning."""
         self._worker = TrackerWorker("wandb", self._join)
         self._worker.wait_until_tried(self.timeout)
 

@@ -100,8 +100,8 @@ def init(request: Request) -> Any:
 def _offline_id(run_id: str) -> str:
     """Return the id for the offline run, after the run could not be opened online.
 
-    The client's service still uses the id of the online run. If the service has no open runs, the function restarts the
-    service and returns the same id. Otherwise the function returns another id, `<run_id>-offline`.
+    The process wandb-core still uses the id of the online run. If this program started wandb-core, and if it has no
+    open runs, the function ends wandb-core and returns the same id. Otherwise, the function returns `<run_id>-offline`.
     """
     return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 

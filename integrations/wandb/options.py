@@ -63,10 +63,10 @@ lose the rows of 15 s."""
 
 
 def folder_of(options: Mapping[str, Any]) -> str:
-    """Return the absolute folder for the files of a run: `dir`, `root_dir`, `WANDB_DIR`, or the working directory.
+    """Return the absolute folder for the files of a run.
 
-    The first of these that is set counts. Each run uses this function, because the wandb client itself would use the
-    folder of the first run of a process for all later runs.
+    The folder is the option `dir`, else the setting `root_dir`, else `WANDB_DIR`, else the working directory. The wandb
+    client itself would use the folder of the first run of a process for all later runs.
 
     Args:
         options: the options of `wandb.init` that the user set.
@@ -79,7 +79,7 @@ def folder_of(options: Mapping[str, Any]) -> str:
 
 
 def is_disabled() -> bool:
-    """Return whether `WANDB_DISABLED` turns the tracker off."""
+    """Return whether `WANDB_DISABLED` turns the tracker off, for example with the value `true`."""
     return os.environ.get("WANDB_DISABLED", "").strip().lower() not in FALSE
 
 
@@ -115,16 +115,17 @@ def check_environment(given: Mapping[str, Any]) -> None:
 
 
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
-    """Return the choice that an environment variable names; None if its value is `false` or if it is not set.
+    """Return the choice that an environment variable names; None if the variable is not set.
 
-    The value `true` selects the first choice.
+    The value `true`, `1` or `yes` selects the first choice. The value `false`, `0` or `no` has the same effect as a
+    variable that is not set.
 
     Args:
         variable: the name of the environment variable.
         known: the choices.
 
     Raises:
-        ArgumentError: for another value. The error suggests the most similar choice.
+        ArgumentError: for an unknown value. The error suggests the most similar choice.
     """
     value = os.environ.get(variable, "").lower()
     if value in FALSE:
@@ -188,7 +189,7 @@ def check_values(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Non
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `settings` of the options as a dict of the fields that are set."""
+    """Return the option `settings` of `wandb.init` as a dict. Leave out fields that the user did not set."""
     settings = options.get("settings") or {}
     return dict(settings) if isinstance(settings, Mapping) else settings.model_dump(exclude_unset=True)
 

@@ -1,4 +1,4 @@
-"""Check that the service answers before the client connects, because the client has no limit for its total time."""
+"""Check that wandb's server answers before the client connects, because the client may retry without a time limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import wandb
 
 
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
-    """Send a request to the service. Return why the service does not answer; an empty text if the service answers.
+    """Send a request to wandb's server. Return why the server does not answer; an empty text if it answers.
 
-    Any HTTP answer except a server error means that the service is available. This includes the answer to a wrong key,
+    Any HTTP answer except a server error means that the server is available. This includes the answer to a wrong key,
     because the client checks the key later, with a better error message. If the user set a proxy, the function sends no
     request, and returns an empty text.
 

@@ -1,5 +1,7 @@
 """Read which steps the file of a wandb run contains, also after a crash.
 
+Each process that writes a run writes one segment: a folder with one file.
+
 After a header of 7 bytes, the file has the log format of LevelDB: blocks of 32 KiB with chunks. A chunk is a checksum
 (4 bytes), a length (2 bytes), a kind (1 byte) and its data. The kinds are 1 (whole record), 2 (first part), 3 (middle
 part) and 4 (last part). A record is a message of wandb's own protocol.
@@ -45,7 +47,7 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
     Args:
         path: the `.wandb` file.
-        start: the position of the first block to read, in bytes.
+        start: the position of the first block to read, in bytes: a multiple of `BLOCK`.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -138,9 +140,9 @@ def missing_rows(folder: Path, axis: str, step: int) -> str:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until no process writes to a segment any more, for at most 2 * `QUIET_SECONDS`.
+    """Wait until no process writes to the file of a segment, for at most 4 seconds.
 
-    The service of wandb can run longer than the killed program that started it.
+    The process wandb-core can run longer than the killed program that started it.
     """
     files = list(folder.glob("run-*.wandb"))
     deadline = time.monotonic() + 2 * QUIET_SECONDS

@@ -1,4 +1,4 @@
-"""Check and restart the service of the wandb client: a process that writes the run files and uploads them."""
+"""Check and end wandb-core: the local process that writes the run files and uploads them for the package wandb."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 def has_died() -> bool:
-    """Return whether the service that this process started has ended, for example because memory ran out."""
+    """Return whether the wandb-core that this program started has ended, for example because memory ran out."""
     process = _process(wandb_setup.singleton())
     return process is not None and process.poll() is not None
 
 
 def restart() -> bool:
-    """End the service, so that the next run starts a new service. Return whether the function ended a service.
+    """End wandb-core, so that the next run starts a new one. Return whether the function ended a process.
 
-    The function ends only a service that this process started. The open runs of the service end without a last record,
-    as after a kill. If this process has no connection to a service, the function removes the environment variable
-    `WANDB_SERVICE`, because the variable may name the service of a program that has ended.
+    The function ends only a wandb-core that this program started. Its open runs end without a last record, as after a
+    kill. If this program has no connection to wandb-core, the function removes the environment variable
+    `WANDB_SERVICE`, because the variable may name the wandb-core of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)
@@ -43,7 +43,7 @@ def restart() -> bool:
 
 
 def has_open_runs() -> bool:
-    """Return whether the service has open runs."""
+    """Return whether this program has open runs of wandb."""
     return wandb_setup.singleton().most_recent_active_run is not None
 
 

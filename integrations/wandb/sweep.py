@@ -35,7 +35,7 @@ class WandbSweep:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Start a sweep, or join the sweep that the option `sweep_id` names. Return the best trial of this process.
+        """Start a sweep, or join the sweep in the option `sweep_id`. Return the best trial that this process trained.
 
         Raises:
             ArgumentError: for an unknown option.

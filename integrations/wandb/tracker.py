@@ -66,7 +66,7 @@ class Wandb(RowTracker):
     See `docs/wandb.md`.
 
     Raises:
-        ArgumentError: if a field has an unknown value, or if the client does not know an option or refuses its value.
+        ArgumentError: if a field has an unknown value, or if wandb does not know an option or refuses its value.
     """
 
     service: ClassVar[str] = "wandb"
@@ -100,19 +100,19 @@ class Wandb(RowTracker):
     init_timeout: float = field(default=60.0, kw_only=True)
     """How many seconds the start of the run waits for the service. After this time, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
-    """How many seconds the end of the run waits for uploads. `wandb sync` uploads the rest later."""
+    """How many seconds the end of the run waits for uploads. To upload the rest later, run `wandb sync`."""
     log_model: str | None = field(default=None, kw_only=True)
     """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
     (the final model). Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
-    """The histograms of steps with a log: `gradients` (unclipped), `parameters` or `all`. Default: `WANDB_WATCH`."""
+    """The histograms to add to each log: `gradients` (unclipped), `parameters` or `all`. Default: `WANDB_WATCH`."""
     alerts: bool = field(default=False, kw_only=True)
-    """Whether to send an alert about a failed run or a loss that is not finite: one per problem in ten minutes."""
+    """Whether to send an alert if the run fails or a loss is not finite: at most one per problem in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
     """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """The largest size of a checkpoint to upload, in bytes. Default: no limit. The artifact of a larger one refers to
-    the folder."""
+    """The largest size of a checkpoint to upload, in bytes. The artifact of a larger checkpoint has only the path of
+    its folder. Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
     """The settings of the prediction table, the confusion matrix and the curves. None: no evaluation records them."""
     shared: bool = field(default=False, kw_only=True)
