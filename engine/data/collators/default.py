@@ -26,7 +26,7 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     - The column `label` (a number) or `label_ids` (numbers) becomes `labels`. The dtype of `labels` is int64 if all
       labels of the batch are integers, else float32. Tensors in `label_ids` keep their dtype.
     - If another column mixes integers and floats, its tensor has a float dtype.
-    - A column of strings, some of which may be None, and a column that is None in all samples, are left out.
+    - A column of strings, also one with gaps, and a column that is None in all samples, are left out.
 
     Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
     a dict. torch's `default_collate` stacks the other values of tuples, and samples that are tensors or arrays.
@@ -78,8 +78,9 @@ def _dict_batch(features: list[Any]) -> dict[str, Any]:
         batch["labels"] = _label_ids([feature["label_ids"] for feature in features])
     for key, value in first.items():
         if value is None and (row := _first_value(key, features)):
-            if key not in ("label", "label_ids") and isinstance(features[row][key], str):
-                continue  # a column of strings, which is left out
+            of_labels = key in ("label", "label_ids")
+            if ("labels" in batch and of_labels) or (not of_labels and isinstance(features[row][key], str)):
+                continue  # labels come from another column, or a column of strings is left out
             raise DataError(_missing(f"column {key!r}", 0, f"sample {row} of the batch has one"))
         if key not in ("label", "label_ids") and value is not None and not isinstance(value, str):
             batch[key] = _stack(f"column {key!r}", [feature[key] for feature in features])

@@ -35,7 +35,10 @@ class Table:
             raise NotColumnar
         self.style = _STYLES[kind]
         self.names = tuple(name for name in dataset.column_names if chosen is None or name in chosen)
-        self.types = {name: (str(dataset.data.schema.field(name).type)) for name in self.names}
+        schema = dataset.data.schema
+        if self.style == "torch" and any(_is_temporal(schema.field(name).type) for name in self.names):
+            raise NotColumnar  # the samples of such a dataset raise an error, also if the collator drops the column
+        self.types = {name: str(schema.field(name).type) for name in self.names}
         mapping = dataset._indices
         self._order = None if mapping is None else Column(mapping.column(0))
         self._columns: dict[str, Column | None] = {}
@@ -98,6 +101,11 @@ class Table:
         if viewed.type == np.uint64:
             raise NotColumnar  # not every value is an int64
         return viewed
+
+
+def _is_temporal(kind: Any) -> bool:
+    types: Any = imported("pyarrow").types
+    return bool(types.is_temporal(kind))
 
 
 def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
