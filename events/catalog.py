@@ -60,9 +60,9 @@ class Event(CheckedKeywords):
     kind: Kind = Kind.FACT
     """Whether the event requests work or states a fact."""
     clock: Clock = Clock.CALLS
-    """What the filters of functions that subscribe to this event count."""
+    """What `every=`, `once=`, `before=` and `after=` of `EventBus.on` count for this event, such as steps."""
     origin: str = "trainbus"
-    """The library that defines the event: `transformers` for the sixteen shared events."""
+    """The library that defines the event: `transformers` for the 16 events that transformers has too."""
     deprecated: str = ""
     """A sentence with the replacement, if the event is deprecated. Subscribing to the event then emits a
     `FutureWarning`. Empty: not deprecated."""
@@ -350,16 +350,16 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event follows at the next save, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes at the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared(
         "on_epoch_end",
-        "The run leaves an epoch, because the epoch is complete or because a handler requests a stop.",
+        "An epoch ends, because it is complete or because a stop ended it early.",
         clock=Clock.EPOCH,
     ),
-    Event("on_best_loaded", "Training ends, and the best model was loaded.", (_CHECKPOINT,)),
+    Event("on_best_loaded", "Training ends, and the run has loaded the weights of the best model.", (_CHECKPOINT,)),
     _shared(
         "on_train_end",
         "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",
