@@ -67,7 +67,7 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses; None if `forward` hides them behind `**kwargs`."""
+        """Columns of a dataset that the model or the loss uses; None if `forward` has only `**kwargs`."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -150,7 +150,7 @@ class Objective:
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def _remedy(self, inputs: Any) -> str:
-        """Return the usual reason why a batch does not fit the model, as further sentences of an error."""
+        """Return sentences for the end of an error: the usual reason why a batch does not fit. May be empty."""
         if not isinstance(inputs, Mapping):
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
@@ -209,7 +209,7 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch in which `count_items` counts the label items.
+        """Return the labels of a batch that `count_items` counts.
 
         Raises:
             KeyError: if the batch is a mapping without labels.
