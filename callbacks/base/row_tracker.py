@@ -55,9 +55,9 @@ class TrackerSession:
     run_id: str = ""
     """The id under which the service knows the run."""
     last_step: int = -1
-    """The last step with a row when the run opened; -1 if there was no row. `has` compares steps with it."""
+    """The last step with a row when the tracker's run opened; -1 if there was no row. `has` reads this value."""
     rows_of_last_step: float = math.inf
-    """The number of rows of `last_step` when the run opened; infinite if the number is not known."""
+    """The number of rows of `last_step` when the tracker's run opened; infinite if unknown."""
     logged_at: float = 0.0
     """The time at which the current row was logged, in seconds since 1970. Rows may wait for the service."""
     _repeated = 0
@@ -217,7 +217,7 @@ class RowTracker(Callback):
         self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which opens the run with `opens`. Wait up to `opening_timeout` for the first try."""
+        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first try."""
 
         def open_run() -> None:
             session = opens()

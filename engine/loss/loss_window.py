@@ -43,7 +43,7 @@ class LossWindow:
         self._sum += loss
 
     def skip(self, step: int) -> None:
-        """Count a batch with a NaN or infinite loss with the mean loss since the last read, as transformers does.
+        """Count the mean loss since the last read for a batch with a NaN or infinite loss, as transformers does.
 
         Args:
             step: number of optimizer steps that are done.
@@ -52,7 +52,7 @@ class LossWindow:
         self._note_nonfinite(step + 1)
 
     def add_mean(self, steps: float, share: float) -> None:
-        """Count a skipped batch, which has no loss, with the mean loss since the window was last read.
+        """Count the mean loss since the window was last read for a skipped batch, which has no loss.
 
         Args:
             steps: optimizer steps since the window was last read, such as 2.5 after two steps and half of the batches

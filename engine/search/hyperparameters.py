@@ -149,7 +149,7 @@ class Search:
 
     @property
     def several(self) -> bool:
-        """Whether the search has more than one objective."""
+        """Whether `direction` is a list, so that a trial has a list of objectives."""
         return isinstance(self.direction, list)
 
     def single_direction(self, library: str) -> str:
