@@ -65,7 +65,7 @@ def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     """Return whether `clip_gradients` can call the kernels of torch directly.
 
     There must be a gradient. All gradients must be dense, outside of any autograd graph, and of one device and one
-    dtype. The device type must be one of `GROUPED_TYPES`.
+    dtype. The device must be a CPU or a CUDA device.
     """
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False

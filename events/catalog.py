@@ -56,7 +56,7 @@ class Event(CheckedKeywords):
     doc: str
     """The meaning, in one line."""
     params: tuple[Param, ...] = ()
-    """The parameters that only this event passes, in addition to `COMMON`."""
+    """The parameters that this event passes in addition to `COMMON`, the parameters that every event passes."""
     kind: Kind = Kind.FACT
     """Whether the event requests work or states a fact."""
     clock: Clock = Clock.CALLS
@@ -83,7 +83,8 @@ class Event(CheckedKeywords):
 
         Raises:
             SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, if a name is not an
-                identifier, if two parameters have the same name, or if a parameter has a name in `COMMON_NAMES`.
+                identifier, if two parameters have the same name, or if every event passes a parameter with this
+                name already.
         """
         if isinstance(params, str):
             raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
@@ -123,7 +124,7 @@ class Event(CheckedKeywords):
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that a handler of this event may have: name -> parameter, first `COMMON`, then `params`."""
+        """All parameters that the event passes: name -> parameter. The parameters of every event come first."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 

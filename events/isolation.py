@@ -285,7 +285,7 @@ class Meter:
     def add(self, seconds: float) -> None:
         """Add the seconds of a handler call to the sum. The first call does not count.
 
-        After each window of `WINDOW` steps, the method compares the sum with the budget.
+        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum.
         """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile

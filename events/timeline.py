@@ -201,7 +201,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark when an activity of the engine, such as a save, begins or ends. Only `SCOPES` get marks."""
+        """Make a mark when an activity of the engine, such as a save, begins or ends, if `SCOPES` lists it."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:

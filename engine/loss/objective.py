@@ -47,7 +47,8 @@ class Objective:
             criterion: called as `criterion(logits, labels)`; returns the mean over the batch. Use it for models that
                 return only logits.
             compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
-                divide the loss by the items of the whole step.
+                divide the loss by `num_items_in_batch`, the number of label items of the whole step. If this is None,
+                the function must return a mean over the batch.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """

@@ -42,8 +42,9 @@ def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
 def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All parameters decay, except parameters of an `nn.LayerNorm` and parameters whose lowercase name matches `NO_DECAY`.
-    This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`, its `weight` decays.
+    All parameters decay, except parameters of an `nn.LayerNorm`, and parameters whose lowercase name contains `bias` or
+    the name of a norm (`NO_DECAY`). This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`,
+    its `weight` decays.
     """
     inside_layer_norm = {
         f"{path}.{name}"
@@ -150,7 +151,7 @@ def build_optimizer(
     """Build the optimizer with this name.
 
     Args:
-        name: A name of `OPTIMIZERS`, as text or as a member of a string enum.
+        name: A name of `OPTIMIZERS`, such as `adamw_torch`, as text or as a member of a string enum.
         params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. For GaLore and APOLLO,
             the function ignores these groups, and forms groups without weight decay from the parameters of `model`.
         lr: Learning rate.
