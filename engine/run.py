@@ -183,19 +183,19 @@ class Run(RunClocks):
     # Wrapping and releasing the model.
 
     def wrap(self, model: nn.Module) -> None:
-        """Make the run call a wrapped model. `run.model` stays the user's model."""
+        """Make steps call a wrapped model: set `run.model_wrapped`. `run.model` stays the user's model."""
         self.model_wrapped = model
 
     def unwrap(self) -> None:
-        """Make the run call the user's model without a wrapper."""
+        """Make steps call the user's model without a wrapper: set `run.model_wrapped` to `run.model`."""
         self.model_wrapped = self.model
 
     def replace_model(self, model: nn.Module) -> None:
-        """Set `run.model` to another model. The run calls it without a wrapper."""
+        """Set `run.model` to another model, and `run.model_wrapped` to the same model without a wrapper."""
         self.model = self.model_wrapped = model
 
     def replace_state(self, state: TrainerState) -> None:
-        """Set `run.state` to another trainer state. Each training begins with a new state."""
+        """Set `run.state` to another trainer state. A program may assign `trainer.state` between two trainings."""
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:
@@ -207,11 +207,11 @@ class Run(RunClocks):
         self.processing_class = processing_class
 
     def use_batch_size(self, samples: int) -> None:
-        """Train with this number of samples per batch of this rank."""
+        """Set the number of samples per training batch of this rank."""
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Set `grad_norm` and `learning_rate` of the last step from a dict. A missing key sets the value to None."""
+        """Set `run.grad_norm` and `run.learning_rate` to the values of the last step. A missing key gives None."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -247,13 +247,13 @@ class Run(RunClocks):
             )
 
     def drop_batch(self) -> None:
-        """Free the batch and the outputs of the last step."""
+        """Free the batch and the outputs of the last step at the end of a session."""
         self.step.batch = self.step.outputs = None
 
     def release(self) -> None:
-        """With several processes, drop all objects that refer to the process group, such as the wrapped model.
+        """With several processes, drop all objects that refer to the process group, at the end of the program.
 
-        In a single process, do nothing.
+        These objects are the wrapped model, the seams, the optimizer and the schedule. In a single process, do nothing.
         """
         if not self.ranks.single_process:
             self.unwrap()
@@ -261,7 +261,7 @@ class Run(RunClocks):
             self.optimizer = self.lr_scheduler = self.step.loss = self.step.outputs = None
 
     def leave(self) -> None:
-        """Leave the process group."""
+        """Call `release`, then leave the process group. `trainer.end()` calls this method."""
         self.release()
         self.ranks.leave()
 
@@ -277,7 +277,8 @@ class Run(RunClocks):
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the prefix of each dataset, such as `eval_math`.
-            foreign: whether the metrics have the names of the trainer's eval datasets, but come from other data.
+            foreign: whether the evaluation uses other data under the metric names of the trainer's eval datasets.
+                Callbacks do not decide from such metrics.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -298,9 +299,10 @@ class Run(RunClocks):
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics that callbacks decide from, such as `eval_loss`, if they were measured at this step.
+        """Return the metrics of the evaluations at a step, such as `eval_loss`. Callbacks decide from these metrics.
 
-        If `step` is not the last step with such metrics, return an empty dict.
+        Evaluations with `EvaluationRecord.decides=False` do not count. The run stores only the metrics of the last
+        evaluated step. For any other step, the dict is empty.
         """
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
@@ -309,7 +311,7 @@ class Run(RunClocks):
 
     @property
     def tokenizer(self) -> Any:
-        """The older name of `processing_class`."""
+        """The former name of `processing_class`."""
         return self.processing_class
 
     @property
@@ -330,7 +332,7 @@ class Run(RunClocks):
 
     @property
     def saves(self) -> bool:
-        """Whether an attached callback writes checkpoints."""
+        """Whether an attached callback can write checkpoints."""
         return provides(self.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS)
 
     def announce(self, event: str, **values: Any) -> None:

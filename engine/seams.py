@@ -65,7 +65,7 @@ def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     """Return whether `clip_gradients` can call the kernels of torch directly.
 
     There must be a gradient. All gradients must be dense, outside of any autograd graph, and of one device and one
-    dtype. The device type must be one of `GROUPED_TYPES`.
+    dtype. The device must be a CPU or a CUDA device.
     """
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False
@@ -134,7 +134,7 @@ def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[s
 
 
 def full_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the gradients of a model's parameters by name, detached."""
+    """Return parameter name -> detached gradient. Parameters without a gradient are left out."""
     return {name: weight.grad.detach() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
@@ -154,8 +154,8 @@ class Seams:
     """Return the context around forward and backward of a batch. Receives the model, and whether the batch is the last
     of its step. A wrapper such as DDP reduces gradients only in the last batch. Default: no effect."""
     train_batch: Callable[[Any], Any]
-    """Replace the function that runs forward and backward of a batch, for example to skip batches. Receives this
-    function, a `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the same function."""
+    """Return the function that runs forward and backward of a batch, for example one that skips batches. Receives the
+    usual function, a `TrainingStep` of `engine/stepper.py`. Default: return the usual function."""
     backward: Callable[..., None]
     """Backpropagate a loss. Receives the loss and the options of `torch.Tensor.backward`. Default: call
     `loss.backward` with these options."""

@@ -1,4 +1,4 @@
-"""Sessions: at its end, a session closes all its resources. If an error ended the session, it is raised after that."""
+"""Sessions: a session closes its resources at its end, and then raises the error that ended it, if there is one."""
 
 from __future__ import annotations
 

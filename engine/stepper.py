@@ -52,7 +52,7 @@ class Stepper:
         """Create the stepper of a run. The model and the optimizer of the run already exist.
 
         Args:
-            run: the record. The stepper writes `run.step`.
+            run: the run to train. The stepper writes the values of each step to `run.step`.
             training_step: forward and backward of one batch.
             count_items: a function that returns the number of label items of a step, or None if the loss does not use
                 this number.
@@ -88,7 +88,7 @@ class Stepper:
         """Whether the gradients of the current step were scaled, and whether the loss scale was removed from them."""
 
     def _collect(self) -> None:
-        """Collect the parameters. Collecting them in each step would take longer than the update of a small model."""
+        """List the parameters to clip and clear. Doing this in each step would take longer than a small update."""
         self.parameters = [*self.run.unwrapped_model.parameters(), *self._extra]
         self.clipped = [parameter for parameter in self.parameters if id(parameter) not in self._unclipped]
         self._outdated = False
@@ -153,7 +153,7 @@ class Stepper:
     def unscale(self, optimizer: Optimizer) -> None:
         """Remove the loss scale from the gradients of the step, unless it is removed already.
 
-        If all batches of the step were skipped, there are no gradients, and a new scaler would raise an error.
+        If there are no gradients, because all batches of the step were skipped, do nothing.
         """
         scaler = self.run.seams.scaler
         has_gradients = self._scaled or any(weight.grad is not None for weight in self.parameters)
@@ -192,7 +192,7 @@ class Stepper:
         seams.zero_grad(self.parameters)
 
     def _skip(self) -> bool:
-        """Make no update, and return False. The scaler keeps its scale, and accepts the gradients of the next step."""
+        """Make no update, and return False. Prepare the scaler for the gradients of the next step, with its scale."""
         scaler = self.run.seams.scaler
         if scaler is not None and self._unscaled:
             scaler.update(scaler.get_scale())

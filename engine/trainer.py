@@ -66,8 +66,8 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         processing_class: the tokenizer or processor of the model. It is saved with the model.
         model_init: a function that returns a new model, to pass in place of `model`. Each `train()` calls the function.
             A function with a parameter receives the trial of a hyperparameter search, or None outside of a search.
-        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. The function must divide the loss by the
-            number of items.
+        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. The function must divide the loss by
+            `num_items_in_batch`, the number of label items of the whole step. If this is None, return a mean.
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls the function once, with all
             predictions. With `batch_eval_metrics`, an evaluation calls the function after each batch. A metric of the
             library `evaluate` also works: it receives the argmax of the logits, and the labels that are not -100.
@@ -78,9 +78,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. The criterion
             receives no `num_items_in_batch`. A `criterion` or `compute_loss_func` that is a module is trained too: its
-            parameters are updated, clipped, saved and resumed. Other parameters that the user adds to the optimizer of
-            `optimizers` are trained, but not clipped.
-        tokenizer: the older name of `processing_class`.
+            parameters are updated, clipped, saved and resumed. Parameters in the optimizer of `optimizers` that belong
+            neither to the model nor to such a module are updated, saved and resumed, but not clipped.
+        tokenizer: the former name of `processing_class`.
 
     Raises:
         ArgumentError: for inputs that contradict each other or the data. The error lists all problems.

@@ -74,7 +74,7 @@ def simple_types(cls: type[Any]) -> Types:
 
 
 def check_types(label: str, given: Mapping[str, Any], types: Types) -> None:
-    """Refuse values of a wrong simple type.
+    """Check that arguments have the types of their parameters: `int`, `float`, `bool`, `str` or None.
 
     NumPy numbers and tensors with one number count as numbers, and paths count as texts. True and False do not count
     as numbers.

@@ -84,12 +84,12 @@ class EventBus:
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers."""
+        """Functions that are called as `watcher(event, run)` for each announced event, even without handlers."""
 
     # Subscribing.
 
     def declare(self, event: Event) -> None:
-        """Add a custom event. Declaring the same event again changes nothing.
+        """Add a custom event. If an equal event exists already, do nothing.
 
         Raises:
             SubscriptionError: if another event has this name, or if the name is not a valid `on_` name.
@@ -113,7 +113,7 @@ class EventBus:
         Args:
             subscriber: the callback.
             optional: names of events. Invalid handlers of these events are skipped without an error.
-            open_ended: whether handlers in the style of transformers may name any parameters.
+            open_ended: whether handlers in the style of transformers may name parameters that the event does not pass.
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation or a setting
@@ -223,14 +223,14 @@ class EventBus:
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback, and call its handler of `on_close`, except during `on_close` and `on_end`."""
+        """Unsubscribe a callback, then call its handler of `on_close`. In `on_close` and `on_end`: only unsubscribe."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
             self.call(closing, "on_close", self.run, {})
 
     def know(self, ids: Iterable[str]) -> None:
-        """Accept these ids in `before=` and `after=`, even if no attached callback has them."""
+        """Accept these ids in `before=` and `after=`, because a preview attaches only some of the callbacks."""
         self._ids.update(ids)
 
     def reorder(self, ids: Iterable[str]) -> None:
@@ -256,13 +256,13 @@ class EventBus:
         return owner_id in self._subscribers
 
     def attributes_of(self, owner_id: str) -> dict[str, Any]:
-        """Return the attributes that a callback had when it was attached: name -> value."""
+        """Return the attributes of a callback at its attachment, before the run changed them: name -> value."""
         return self._subscribers[owner_id].attributes
 
     # Announcing.
 
     def reroute(self, route: Route) -> None:
-        """Set the function `route(event, handlers)`, which returns the handlers that an announcement calls."""
+        """Let `route(event, handlers)` choose which handlers an announcement calls. It returns these handlers."""
         self.route = route
         for channel in self.signals.values():
             channel.calls = None
@@ -281,7 +281,7 @@ class EventBus:
     """The former name of `has_handlers`."""
 
     def asked_for(self, parameter: str) -> bool:
-        """Return whether any handler names this parameter in its signature."""
+        """Return whether any attached handler has a parameter with this name."""
         return parameter in self.named
 
     def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:
@@ -338,7 +338,7 @@ class EventBus:
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers in the given order, as the authors of their flag writes. `announce` describes exceptions."""
+        """Call handlers in the given order. A handler is the author of its flag writes. Exceptions: see `announce`."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)

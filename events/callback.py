@@ -109,7 +109,7 @@ class Callback(EventMethods, CheckedKeywords):
         return ""
 
     def for_preview(self) -> Callback:
-        """Return a fresh copy with the same settings, for a preview."""
+        """Return a copy for a preview. A dataclass is built again from its fields; other callbacks are deep-copied."""
         return replace(self) if is_dataclass(self) else copy.deepcopy(self)
 
     @classmethod

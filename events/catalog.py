@@ -56,13 +56,13 @@ class Event(CheckedKeywords):
     doc: str
     """The meaning, in one line."""
     params: tuple[Param, ...] = ()
-    """The parameters that only this event passes, in addition to `COMMON`."""
+    """The parameters that this event passes in addition to `COMMON`, the parameters that every event passes."""
     kind: Kind = Kind.FACT
     """Whether the event requests work or states a fact."""
     clock: Clock = Clock.CALLS
-    """What the filters of functions that subscribe to this event count."""
+    """What `every=`, `once=`, `before=` and `after=` of `EventBus.on` count for this event, such as steps."""
     origin: str = "trainbus"
-    """The library that defines the event: `transformers` for the sixteen shared events."""
+    """The library that defines the event: `transformers` for the 16 events that transformers has too."""
     deprecated: str = ""
     """A sentence with the replacement, if the event is deprecated. Subscribing to the event then emits a
     `FutureWarning`. Empty: not deprecated."""
@@ -83,7 +83,8 @@ class Event(CheckedKeywords):
 
         Raises:
             SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, if a name is not an
-                identifier, if two parameters have the same name, or if a parameter has a name in `COMMON_NAMES`.
+                identifier, if two parameters have the same name, or if every event passes a parameter with this
+                name already.
         """
         if isinstance(params, str):
             raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
@@ -123,7 +124,7 @@ class Event(CheckedKeywords):
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that a handler of this event may have: name -> parameter, first `COMMON`, then `params`."""
+        """All parameters that the event passes: name -> parameter. The parameters of every event come first."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 
@@ -350,16 +351,16 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event follows at the next save, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes at the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared(
         "on_epoch_end",
-        "The run leaves an epoch, because the epoch is complete or because a handler requests a stop.",
+        "An epoch ends, because it is complete or because a stop ended it early.",
         clock=Clock.EPOCH,
     ),
-    Event("on_best_loaded", "Training ends, and the best model was loaded.", (_CHECKPOINT,)),
+    Event("on_best_loaded", "Training ends, and the run has loaded the weights of the best model.", (_CHECKPOINT,)),
     _shared(
         "on_train_end",
         "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",

@@ -91,7 +91,7 @@ class Channel(blinker.Signal):
         self._resting, self.calls = [*others, handler] if rests else others, None
 
     def awake(self, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the handlers that announcements do not skip: see `rest`."""
+        """Return the handlers, without those that a call of `rest` tells announcements to skip."""
         return tuple(each for each in handlers if each.handler not in self._resting)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:

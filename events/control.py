@@ -144,7 +144,7 @@ class TrainerControl:
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
     def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
-        """Give one author exactly the requests and vetoes in `wishes`, which `wishes_of` returned earlier.
+        """Reset the requests and vetoes of one author to `wishes`, an earlier result of `wishes_of`.
 
         The ledger gets an entry for each change. For a removed request or veto, the entry has the reason "taken back,
         because", followed by `why`.
@@ -209,9 +209,9 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Remove the requests for `flag` and return their authors, like `take`.
+        """Remove the requests for `flag` and return their authors. Then `should_<flag>` stays True until `finish`.
 
-        If there are authors, `should_<flag>` stays True until a call of `finish`.
+        If there is no request, or if `flag` is vetoed, the returned set is empty, and the flag does not stay True.
         """
         authors = self.take(flag)
         if authors:

@@ -89,16 +89,16 @@ class EventMethods:
         """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
     def on_delete(self, *args: Any, **kwargs: Any) -> Any:
-        """The retention policy deleted a checkpoint. The event follows at the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes at the next save, or when training ends."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
+        """An epoch ends, because it is complete or because a stop ended it early."""
 
     def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ends, and the best model was loaded."""
+        """Training ends, and the run has loaded the weights of the best model."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
         """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""

@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. The event follows at the next save, or when training ends."""
+            """The retention policy deleted a checkpoint. The event comes at the next save, or when training ends."""
 
         def on_push_begin(
             self,
@@ -617,7 +617,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
+            """An epoch ends, because it is complete or because a stop ended it early."""
 
         def on_best_loaded(
             self,
@@ -636,7 +636,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends, and the best model was loaded."""
+            """Training ends, and the run has loaded the weights of the best model."""
 
         def on_train_end(
             self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. The event follows at the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes at the next save, or when training ends."""
 
     def on_push_begin(
         self,
@@ -1297,7 +1297,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The run leaves an epoch, because the epoch is complete or because a handler requests a stop."""
+        """An epoch ends, because it is complete or because a stop ended it early."""
 
     def on_best_loaded(
         self,
@@ -1316,7 +1316,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends, and the best model was loaded."""
+        """Training ends, and the run has loaded the weights of the best model."""
 
     def on_train_end(
         self,

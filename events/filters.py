@@ -58,7 +58,7 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return the count that `before=` or `after=` gives; None if the value is None or names callbacks."""
+    """Return the value of `before=` or `after=` if it is a number; None if it is None or names callbacks."""
     return bound if isinstance(bound, int) else None
 
 

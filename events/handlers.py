@@ -157,7 +157,7 @@ def in_either_style(handler: Handler) -> Handler:
     Such a call is `super().on_log(args, state, control, **kwargs)`.
 
     Args:
-        handler: a method. All its parameters are keyword-only, and the event passes all of them.
+        handler: a method with keyword-only parameters. Its event must pass each of these parameters.
 
     Raises:
         TypeError: when a call of the wrapped handler leaves out a parameter.
@@ -213,10 +213,10 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Return whether the author of a handler added the parameter `name` on purpose, and did not misspell another name.
+    """Return whether `name` is a parameter that only the handler knows, and not a misspelt parameter of the event.
 
-    The function returns True if `name` is not similar to `known`, the parameters of the event, and no event has a
-    parameter `name`.
+    The result is True if `name` is not similar to any name in `known`, the parameters of the event, and if no event of
+    the catalogue has a parameter `name`.
     """
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 

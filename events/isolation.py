@@ -111,7 +111,7 @@ class Isolation:
         """Create the isolation of a bus, without failures.
 
         Args:
-            control: the flags. If a handler fails, its requests and vetoes are withdrawn.
+            control: the flags. If a call of a handler fails, the isolation undoes the flag writes of this call.
             detach: a function that unsubscribes a callback by its id.
         """
         self.control = control
@@ -268,7 +268,7 @@ class Meter:
     """Adds up the time of one callback, and compares it with the budget."""
 
     def __init__(self, isolation: Isolation, owner_id: str, budget: Budget) -> None:
-        """Begin with no time spent."""
+        """Create the meter of one callback, with a sum of 0 seconds."""
         self._isolation, self._owner_id, self._budget = isolation, owner_id, budget
         self.every = 1
         """The interval in steps at which the callback is called."""
@@ -283,9 +283,9 @@ class Meter:
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the seconds of a handler call to the sum.
+        """Add the seconds of a handler call to the sum. The first call does not count.
 
-        After each window of `WINDOW` steps, the method compares the sum with the budget.
+        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum.
         """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
@@ -337,8 +337,8 @@ def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> Non
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if a handler runs in another stage than REPORT, and `is_thinned` is True for its event. Such
-            a handler may decide, change logs or change the step.
+        SubscriptionError: if a handler of an event of a step, of `on_prediction_step` or of `on_log` runs in another
+            stage than REPORT. Such a handler may decide, change logs or change the step.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

@@ -25,7 +25,7 @@ class Entry:
     """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
     """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). If
-    `flag` is `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""
+    `flag` is `callback`: `fail`, `retry`, `over budget`, `thin` (called at fewer steps) or `quarantine`."""
     old: bool
     """Whether the flag was requested and not vetoed before the write."""
     new: bool

@@ -27,7 +27,7 @@ class Policy:
     """The effect of an exception in a handler."""
 
     action: str = "raise"
-    """One of `ACTIONS`. If there are retries, the action follows when the last retry fails."""
+    """`raise`, `warn` or `quarantine`. If there are retries, the action follows when the last retry fails."""
     after: int = 1
     """The number of failures after which `quarantine` unsubscribes the callback. Earlier failures log a warning."""
     retries: int = 0
@@ -36,7 +36,7 @@ class Policy:
 
     @property
     def isolates(self) -> bool:
-        """Whether the run may continue after an exception, or calls the handler again."""
+        """Whether an exception does not end the run at once. False only for the action `raise` without retries."""
         return self.action != "raise" or self.retries > 0
 
     @property
@@ -113,14 +113,14 @@ def policy_of(text: Any, label: str) -> Policy:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much time the handlers of a callback may take per step."""
+    """The most time that the handlers of a callback may take per step."""
 
     amount: float
-    """A share of the time of a step, or seconds per step. `is_share` says which."""
+    """If `is_share`: a fraction of the time of a step, such as 0.02. Otherwise: seconds per step."""
     is_share: bool
-    """Whether `amount` is a share."""
+    """Whether `amount` is a fraction of the time of a step."""
     remedy: str = "warn"
-    """One of `REMEDIES`."""
+    """The action if the callback takes more time: `warn`, `thin` or `quarantine`, as in `Callback.over_budget`."""
 
     def excess(self, spent: float, elapsed: float, steps: int) -> float:
         """Return the time spent divided by the allowed time. Above 1, the callback exceeds its budget.

@@ -13,6 +13,8 @@ from .trigger_fields import problems_of_triggers
 
 
 class _Setting(NamedTuple):
+    """How to check one setting: a function that tests the value, and a text for the error."""
+
     fits: Callable[[Any], bool]
     takes: str
     """The values that the setting takes, as text. It completes the sentence `It takes ...`."""
@@ -108,9 +110,9 @@ _RENAME = " Every callback has the setting `{name}`: if you mean something else,
 
 
 def meaning(callback: object, name: str) -> str:
-    """Return the advice to rename a field or method of a class, as the end of an error about the setting `name`.
+    """Return the last sentence of an error about the setting `name`: the advice to rename a field or method.
 
-    Return an empty text if the class has no field and no method with this name.
+    The sentence is empty if the class of the callback has no field and no method with this name.
     """
     is_own = name in getattr(type(callback), "__dataclass_fields__", ()) or callable(getattr(callback, name, None))
     return _RENAME.format(name=name) if is_own else ""
@@ -121,7 +123,10 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the dataclass field `name` if it excludes `str`; otherwise an empty text."""
+    """Return the annotation of the dataclass field `name` if no text fits it; otherwise an empty text.
+
+    The setting `name` must be a text. A field that excludes texts therefore has another meaning.
+    """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):

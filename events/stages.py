@@ -1,5 +1,5 @@
-"""Stages: each handler runs in a named stage. Inside a stage, handlers run in the order in which callbacks were
-attached."""
+"""Stages: each handler runs in a named stage. In a stage, `before=` and `after=` decide the order, then the order of
+attachment."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def order(
 
 
 def names(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return a tuple of ids, from one id or several."""
+    """Return the ids of `before=` or `after=` as a tuple. `value` is one id or several ids."""
     return (value,) if isinstance(value, str) else tuple(value)

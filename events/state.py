@@ -107,14 +107,13 @@ class TrainerState:
     def to_file(self, exported: Mapping[str, Any] | None = None, **further: Any) -> dict[str, Any]:
         """Return all attributes as a dict, in the format of a file that transformers can read.
 
-        The method writes no file. Attributes that transformers does not know are stored under one key of
-        `stateful_callbacks`.
+        The method writes no file. Attributes that transformers does not know are in `stateful_callbacks["trainbus"]`.
 
         Args:
-            exported: class name -> callback state. Only transformers reads these states. transformers requires a state
-                for each of its exportable callbacks.
-            **further: other values to store under the key of `_APART`. `flattened` returns these values at the top
-                level.
+            exported: class name -> callback state, for transformers. transformers requires a state for each of its
+                exportable callbacks. trainbus does not read these states.
+            **further: other values to store in `stateful_callbacks["trainbus"]`. `flattened` returns these values at
+                the top level.
         """
         # A callback may set a number of numpy or torch. JSON cannot hold it.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}

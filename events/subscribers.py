@@ -49,16 +49,16 @@ class Subscriber:
     """The value of the field `id` of the callback; None if the field is not set."""
     on_error: str = "raise"
     foreign: bool = False
-    """Whether the callback derives from a class with the name `FOREIGN_BASE`."""
+    """Whether the callback derives from a class named `TrainerCallback` (transformers), not from `Callback`."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The attributes of the callback at its attachment, before the run changes them."""
+    """The attributes of the callback at its attachment, before the run changes them: name -> value."""
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """Read the handlers, the stage and the id of a callback.
 
     Handlers are the `on_*` methods that the class of the callback overrides. If the name of such a method is not an
-    event, the function raises an error. For a foreign callback, the function only logs a warning.
+    event, the function raises an error. For a callback of transformers, it only logs a warning.
 
     Args:
         callback: the callback.
@@ -66,8 +66,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
     Raises:
         SubscriptionError: if the object is a class or a text, has a wrong setting, has a method `on_*` that is not an
-            event, or requires another version of the plugin contract. Also if an object without a base class of
-            callbacks has no handler.
+            event, or requires another version of the plugin contract. Also if the object
+            has no handler, and derives neither from `Callback` nor from a class named `TrainerCallback`.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")

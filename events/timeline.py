@@ -56,7 +56,7 @@ KEPT = 512
 
 
 class Scope:
-    """A level that assigns all its time to one part."""
+    """A time span, such as an evaluation, that counts for one part. This includes the time of its handlers."""
 
     def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
@@ -77,7 +77,7 @@ SCOPES: dict[str, Scope] = {
 
 
 class Sums:
-    """Times by part and by handler."""
+    """Nanoseconds by part of a training, such as `forward`, and by handler."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
@@ -97,7 +97,10 @@ class Sums:
 
 
 class Timeline:
-    """The time of one training by part, by handler and by step. Outside of a training, the timeline drops all marks."""
+    """The time of one training by part (such as `forward`), by handler and by step.
+
+    Outside of a training, the timeline measures nothing.
+    """
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
@@ -154,7 +157,7 @@ class Timeline:
         gc.callbacks.append(self._collected)
 
     def close(self) -> None:
-        """Stop measuring. The values of the timeline stay."""
+        """Stop measuring. Afterwards, `sums()` and the attributes still give the values of the training."""
         if self._watches:
             self.marks += (ENGINE, now())
             self.fold()
@@ -162,7 +165,7 @@ class Timeline:
             self._watches = False
 
     def doing(self) -> str:
-        """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`.
+        """Return what the training does now: a part such as `forward`, or a handler such as `Log.on_step_end`.
 
         Any thread may call this method.
         """
@@ -184,7 +187,10 @@ class Timeline:
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
-        """Add up all marks, and return the time of the training by part and by handler."""
+        """Return the nanoseconds of the training by part, such as `forward`, and by handler.
+
+        Steps that were not measured by part count with the proportions of the measured steps.
+        """
         self.fold()
         found, ordinary = Sums(), self._ordinary
         found.add(self._others)
@@ -195,7 +201,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark at the beginning or end of an activity of the engine, if `SCOPES` has this activity."""
+        """Make a mark when an activity of the engine, such as a save, begins or ends, if `SCOPES` lists it."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -210,11 +216,11 @@ class Timeline:
             self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
 
     def fold(self) -> None:
-        """Add up all marks that are not added up yet."""
+        """Add the times of all marks to the sums, and delete the marks."""
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up the marks of the complete steps. Add up the marks of the current step only if there are very many."""
+        """Add up and delete the marks of the complete steps. If the current step has very many marks, include it."""
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 
@@ -307,7 +313,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Make the handlers that still run add their time to the sums of the new step instead of the ended step."""
+        """Count the remaining time of running handlers in the new sums, because the sums `ended` are complete."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:
@@ -318,10 +324,10 @@ class Timeline:
 
 
 def _places(taken: list[Any]) -> list[int]:
-    """Return the indices of the marks `STEP` in a list of marks."""
+    """Return the index of each mark `STEP`, which begins a step, in a list of marks."""
     return [2 * number for number, what in enumerate(taken[::2]) if what is STEP]
 
 
 def _last_step(marks: list[Any]) -> int:
-    """Return the index of the last mark `STEP`; -2 if there is none."""
+    """Return the index of the last mark `STEP`, which begins a step; -2 if there is none."""
     return next((place for place in range(len(marks) - 2, -1, -2) if marks[place] is STEP), -2)

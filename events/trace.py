@@ -13,7 +13,7 @@ from .bus import EventBus
 
 @dataclass
 class Trace:
-    """The events announced during a recording."""
+    """The events that a bus announced in a `with record(bus)` block."""
 
     entries: list[tuple[int, str]] = field(default_factory=list)
     """For each event, a pair: the number of completed steps, and the name of the event."""
@@ -39,7 +39,7 @@ class Trace:
 
 @contextmanager
 def record(bus: EventBus) -> Iterator[Trace]:
-    """Record the events that a bus announces, with or without handlers.
+    """Record the events that a bus announces in a `with` block, including events without handlers.
 
     with record(trainer.bus) as trace:
         trainer.train()

@@ -32,10 +32,10 @@ def problems_of_triggers(callback: object) -> list[str]:
 
 
 def _classes_by_default(cls: type, field: Field[Any]) -> tuple[type, ...]:
-    """Return the classes that the annotation of a field allows, if `Trigger` is the only name that cannot be resolved.
+    """Return the classes of a field's annotation, even if the module of the class does not define `Trigger`.
 
-    `Trigger` cannot be resolved if, for example, only a function imports it. The function returns an empty tuple if
-    another name cannot be resolved, or if the default of the field is not a trigger.
+    The module may lack this name because only a function imports it. The result is empty if another name of the
+    annotation cannot be resolved, or if the default of the field is not a trigger.
     """
     if not isinstance(field.type, str) or "Trigger" not in field.type or not isinstance(_default_of(field), Trigger):
         return ()

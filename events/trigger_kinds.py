@@ -30,10 +30,10 @@ class Moment(NamedTuple):
     """Whether the run ends at this moment, because the run is complete or a callback requested a stop. False for stops
     by signals and time limits, because a later session can resume the run."""
     cut: bool = False
-    """Whether a stop ended the epoch early. A resumed run continues inside the epoch, and reaches its end."""
+    """Whether a stop ended the epoch early. A resumed run then completes the epoch."""
     cost: float | None = None
-    """Seconds that the last work of the callback took, such as the last save. Infinity before the first measurement.
-    None if the callback does not measure its work."""
+    """Seconds that the last work took, such as the last save of `Checkpoint`. Infinity before the first measurement.
+    None if the callback with the trigger does not measure its work."""
 
 
 class Trigger:
@@ -58,8 +58,8 @@ class Trigger:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
         Between `step` and the returned step, the trigger is not due. At the end of the returned step, the trigger may
-        be due or not. At the ends of epochs, all triggers are evaluated. If the run stops early, a trigger with
-        `unforeseen` may be due at the last step.
+        be due or not. At the ends of epochs, all triggers are evaluated. Exception: a trigger with `unforeseen` may
+        be due earlier, if the run stops early.
         """
         return step + 1
 
@@ -81,7 +81,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether the trigger can be due before the step that `wakes` returns if the run stops early."""
+        """Whether a run that stops early can make the trigger due before the step that `wakes` returned."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -119,7 +119,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at regular intervals, like `EverySteps`. The interval is `share` times the steps of the run, rounded up."""
+    """Due at the end of every n-th step. n is `share` times the steps of the run, rounded up."""
 
     share: float
     after: float = 0
@@ -187,8 +187,8 @@ class EverySeconds(Trigger):
 class EveryCost(Trigger):
     """Due at the end of a step, at intervals that depend on how long the work of the callback takes.
 
-    The trigger is due again when the last work, such as a save, took at most the share `overhead` of the seconds of
-    training since the trigger was last due.
+    For example, if the last save took 3 seconds and `overhead` is 0.03, the trigger is due again after 100 seconds of
+    training.
     """
 
     overhead: float
@@ -243,7 +243,7 @@ class LogSpaced(Trigger):
     points: int
 
     def steps(self, max_steps: int) -> frozenset[int]:
-        """Return the steps at which the trigger is due in a run of `max_steps`."""
+        """Return the steps, from 1 to `max_steps`, at which the trigger is due in a run of `max_steps` steps."""
         if max_steps < 1:
             return frozenset()
         exponents = (index / max(1, self.points - 1) for index in range(self.points))

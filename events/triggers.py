@@ -58,7 +58,7 @@ UNITS: dict[str, float] = {
 
 
 class _Default:
-    """The type of the default value of `after`. This value shows that the caller did not pass `after`."""
+    """The type of the default of `after` in `every`. The default shows that the caller did not pass `after`."""
 
     def __repr__(self) -> str:
         return "0"
@@ -83,7 +83,7 @@ def every(
             The units of time are `s`, `min` and `h`. With `"auto"`, the interval depends on the measured cost of the
             work and on `overhead`.
         unit: the unit of `interval` if `interval` is a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
-        after: the trigger is not due before this number of steps, epochs or seconds. `after` has the unit of the
+        after: the first step, epoch or second of the run at which the trigger may be due. `after` has the unit of the
             interval. If the interval is a time or `"auto"`, `after` is in seconds. The default is 60 for `"auto"`, and
             0 for other intervals.
         times: the minimum number of times that the trigger is due in the run. If the run is too short for this number,

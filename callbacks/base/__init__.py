@@ -1,1 +1,1 @@
-"""Base classes and helpers that several callbacks share: cadence, tracker, metric names."""
+"""Base classes and helpers that several callbacks share, such as `Cadence` and `RowTracker`."""

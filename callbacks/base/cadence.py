@@ -65,12 +65,11 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger. The new trigger decides from the end of the next step.
+        """Set another trigger. The callback reads it from the next end of a step or epoch.
 
         Raises:
-            ArgumentError: if the value is not a trigger. Also if only the new trigger reads the cost, which is the
-                seconds of the last log, evaluation or save. A run measures this cost only if the trigger at the start
-                of the session reads the cost.
+            ArgumentError: if the value is not a trigger. Also if the new trigger contains `every("auto")`, and the
+                current trigger does not. The run then does not measure how long a log, evaluation or save takes.
         """
         if not isinstance(trigger, Trigger):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")

@@ -13,12 +13,12 @@ class LineFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file, or create it."""
+        """Open a file to append lines. Create the file if it does not exist."""
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     def append(self, text: str) -> None:
-        """Append one or more lines. If the disk is full, the file keeps its former content.
+        """Append one or more lines. If the disk is full, the content of the file does not change.
 
         Raises:
             OSError: if the text cannot be written.
@@ -30,7 +30,7 @@ class LineFile:
             raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
 
     def reopen(self) -> None:
-        """Open the file again, after another file replaced it."""
+        """Open `path` again. Call this method after a new file replaced the file at `path`."""
         os.close(self._file)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 

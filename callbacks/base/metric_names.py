@@ -41,7 +41,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    The function also returns None if callbacks must not decide from this evaluation: see `EvaluationRecord.decides`.
+    The function also returns None if `EvaluationRecord.decides` is False, for example for an evaluation of other data
+    under the same metric names.
 
     Args:
         metric: the full name of the metric.
@@ -81,7 +82,9 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
-    The function checks nothing in a resumed run, if the run plans no evaluations, or if `may_be_added` returns True.
+    The function checks nothing if the run is resumed, if the run plans no evaluations, or if an additional `Evaluate`
+    or a handler outside of trainbus may measure the metric. It also checks nothing if evaluating one batch would take
+    long or change the run.
 
     Args:
         metric: the full name of the metric.
@@ -117,14 +120,14 @@ def _remedy(measured: Collection[str]) -> str:
 def may_be_added(metric: str, run: Run) -> bool:
     """Return whether an additional `Evaluate`, or a handler outside of trainbus, may measure a metric.
 
-    In this case, the evaluations of the trainer's own datasets need not measure the metric.
+    If True, a check before the first step cannot know whether the metric will be missing.
     """
     handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
     return _is_of_variant(metric, run) or any(map(_is_outside, handlers))
 
 
 def require_evaluations(run: Run, reader: str) -> None:
-    """Check that the run may make evaluations. The arguments, a callback or a function of the user can request them.
+    """Check that something can request evaluations: the arguments, a callback or a function of the user.
 
     Args:
         run: the run.
@@ -138,7 +141,7 @@ def require_evaluations(run: Run, reader: str) -> None:
 
 
 def may_evaluate(run: Run) -> bool:
-    """Return whether the run may make evaluations.
+    """Return whether something in the run can request evaluations.
 
     The function returns True if the arguments or a callback request evaluations. It also returns True if a callback or
     function that is not part of trainbus is attached, because such code may request evaluations.

@@ -1,4 +1,4 @@
-"""A placeholder for logits that were not computed."""
+"""MissingLogits: the placeholder for logits that `ChunkedCrossEntropy` does not compute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MissingLogits(torch.Tensor):
 
     @staticmethod
     def of(hidden: torch.Tensor, classes: int, model: str) -> MissingLogits:
-        """Return a placeholder with the shape of the logits that an output layer would compute.
+        """Return a placeholder for the logits of an output layer. It has their shape, but no values.
 
         Args:
             hidden: the input of the output layer, of shape (..., width).
@@ -56,7 +56,7 @@ class MissingLogits(torch.Tensor):
 
 
 def changed_logits(model: str) -> ModelError:
-    """Return the error for code that reads the missing logits of a model. `model` is the name of its class."""
+    """Return the error for code that reads or changes missing logits. `model`: the name of the model's class."""
     return ModelError(
         f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
         "cap, a scale or a loss of its own. Leave the callback out."

@@ -14,8 +14,8 @@ _ABSENT: Any = object()
 def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], None]:
     """Set an attribute of a module, and return a function that restores it.
 
-    Copies and pickles of the module have the former value. If an attribute is replaced several times, the returned
-    functions may be called in any order.
+    Copies and pickles of the module do not contain the new value. If an attribute is replaced several times, the
+    returned functions may be called in any order.
 
     Args:
         module: the module.
@@ -50,7 +50,7 @@ def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[],
     """Call `change`, which changes modules of a model, and return a function that undoes the changes.
 
     Copies and pickles of the modules do not contain the attributes and forward hooks that `change` sets. The returned
-    function calls `undo`. Then it restores the former attributes, and removes the hooks.
+    function calls `undo`. Then it restores these attributes and removes these hooks.
     """
     before = [(module, dict(vars(module)), {*module._forward_hooks}) for module in model.modules()]
     change()
@@ -71,7 +71,7 @@ def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[],
 
 
 def _hidden(module: nn.Module, hook: int) -> Callable[[], None]:
-    """Leave the forward hook with the id `hook` out of copies of a module. Return a function that removes the hook."""
+    """Hide the forward hook with the id `hook` from copies of a module. Return a function that removes the hook."""
     changes = _changes_of(module)
     changes.hooks.append(hook)
 
@@ -109,7 +109,7 @@ class _Changes:
         self.hooks: list[int] = []
 
     def __call__(self) -> dict[str, Any]:
-        """Return the state of the module without the changes."""
+        """Return the state of the module without the changes. `copy` and `pickle` call this method."""
         state = dict(self.state())
         for name, value in [*self.former.items(), ("__getstate__", _ABSENT)]:
             if value is _ABSENT:
@@ -147,7 +147,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """Remove this object from the module if all changes are undone."""
+        """Delete the attribute `__getstate__` of the module if all changes are undone."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

@@ -11,8 +11,8 @@ from ..stopping.nan_guard import NaNGuard
 def nonfinite_note(run: Run) -> str:
     """Return a warning if a NaN or infinite training loss may have changed the weights; an empty text otherwise.
 
-    With `NaNGuard` or the loss scaler of fp16, such a loss does not change the weights. Every rank must call this
-    function.
+    `Progress` and `StatusFile` show the warning. With `NaNGuard` or the loss scaler of fp16, such a loss does not
+    change the weights. Every rank must call this function.
     """
     loss = run.summary()["train_loss"]
     step = run.losses.main.nonfinite_step

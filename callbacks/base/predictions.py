@@ -176,7 +176,7 @@ def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
 
 @cache
 def _warn_names(names: int, classes: int) -> None:
-    """Warn once for each pair of numbers."""
+    """Warn that `class_names` has `names` names, but the model has `classes` classes. Warn once per pair."""
     logger.warning("Predictions(class_names=...) has %d names, but the model has %d classes.", names, classes)
 
 
@@ -191,7 +191,7 @@ def _first(values: Any) -> Any:
 
 
 def _is_text(run: Run, predictions: torch.Tensor) -> bool:
-    """Return whether predictions are token ids, or logits over the vocabulary of the model."""
+    """Return whether predictions can be shown as text: token ids, or logits over the vocabulary of the model."""
     if not predictions.is_floating_point():
         return predictions.ndim == 2 and hasattr(run.processing_class, "decode")
     read = getattr(run.model, "get_output_embeddings", lambda: None)

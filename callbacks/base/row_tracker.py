@@ -38,15 +38,15 @@ class Opening:
     """The values that open a run of the tracker."""
 
     run_id: str
-    """The id of the run."""
+    """The id of the tracker's run. Empty: the service chooses the id."""
     resumes: int = 0
-    """How often the run was resumed, including this time. 0 for a new run."""
+    """How often the tracker's run was resumed, including this time. 0 for a new run."""
     step: int = 0
-    """The step from which the run continues."""
+    """The step from which a resumed run continues. 0 for a new run."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """The values of `saved_state` in the checkpoint; empty for a new run."""
     exact: bool = True
-    """Whether the rows that the resumed training repeats equal the rows that the run already has."""
+    """Whether a resumed training repeats its earlier rows. If True, rows that the service has are not sent again."""
 
 
 class TrackerSession:
@@ -55,30 +55,30 @@ class TrackerSession:
     run_id: str = ""
     """The id under which the service knows the run."""
     last_step: int = -1
-    """The last step with a row when the run opened; -1 if there was no row. `has` compares steps with it."""
+    """The last step with a row when the tracker's run opened; -1 if there was no row. `has` reads this value."""
     rows_of_last_step: float = math.inf
-    """The number of rows of `last_step` when the run opened; infinite if the number is not known."""
+    """The number of rows of `last_step` when the tracker's run opened; infinite if unknown."""
     logged_at: float = 0.0
     """The time at which the current row was logged, in seconds since 1970. Rows may wait for the service."""
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the run had a row of this step when the run opened. Call this method once for each row.
+        """Return whether the service had a row of this step when the tracker's run opened.
 
-        A step may have several rows. The n-th call with the same step is about the n-th row of this step.
+        Call this method once for each row: the n-th call with the same step checks for the n-th row of this step.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        """Write a row."""
+        """Send a row to the service: column -> value, at a step."""
         raise NotImplementedError
 
     def summarize(self, values: Mapping[str, Any]) -> None:
-        """Write values that describe the whole run."""
+        """Send values that describe the whole training, such as its runtime, to the service."""
 
     def finish(self, outcome: Outcome) -> None:
-        """Close the run. A later session can resume the run."""
+        """Close the tracker's run. A later session can resume it."""
         raise NotImplementedError
 
 
@@ -128,7 +128,7 @@ class RowTracker(Callback):
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return the values for `connect`: `opening`, or an `Opening` with the id of another run, such as a fork."""
+        """Return the values that `connect` receives: `opening`, or changed values, such as the id of a fork."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
@@ -136,9 +136,9 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of a run that was killed before its first checkpoint; None if there is none.
+        """Return the id of the tracker's run of a training that was killed before its first checkpoint; else None.
 
-        A restart with `resume_from_checkpoint` continues the run of the tracker with this id.
+        If this training restarts with `resume_from_checkpoint`, it continues this run of the tracker.
         """
         return None
 
@@ -156,12 +156,12 @@ class RowTracker(Callback):
 
     @property
     def opening_timeout(self) -> float:
-        """How many seconds the training waits for the run to open. Later, rows wait in memory until the run opens."""
+        """How many seconds the training waits for the tracker to open its run. Afterwards, rows wait in memory."""
         return 60.0
 
     @property
     def closing_timeout(self) -> float:
-        """How long the program waits for the run to finish, in seconds."""
+        """How many seconds the program waits for the tracker to send the last rows and close its run."""
         return 60.0
 
     def within(self, timeout: float) -> float:
@@ -202,7 +202,7 @@ class RowTracker(Callback):
         return Opening(self.new_id(run))
 
     def new_id(self, run: Run) -> str:
-        """Return the id of a new run."""
+        """Return the id of a new run of the tracker. Empty: the service chooses the id."""
         return uuid.uuid4().hex
 
     def _open(self, run: Run, opening: Opening) -> None:
@@ -217,7 +217,7 @@ class RowTracker(Callback):
         self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which opens the run with `opens`. Wait up to `opening_timeout` for the first try."""
+        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first try."""
 
         def open_run() -> None:
             session = opens()
@@ -233,7 +233,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Use the open run of the tracker for the training, or finish this run and open another one."""
+        """Continue the open run of the tracker. If the training needs another run, close the open run first."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -245,15 +245,15 @@ class RowTracker(Callback):
         self._restore(run, wanted)
 
     def _restore(self, run: Run, opening: Opening) -> None:
-        """Write the rows of earlier steps that the service lacks, from the log history."""
+        """After a resume, write the rows of the log history that the service lacks."""
         for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
             self._put(row, step, repeated=True, logged_at=time.time())
 
     def describe(self, run: Run, opening: Opening) -> None:
-        """Write the settings of the training to a run that is open already."""
+        """Send the settings of the training to the tracker's run, if an evaluation opened this run before."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log entries to write as rows, if the service lacks their rows; () for a new run."""
+        """Return the log entries that become rows after a resume, if the service lacks these rows; () for a new run."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -288,7 +288,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Make the worker write a row, except a `repeated` row that the run has. `logged_at`: seconds since 1970."""
+        """Make the worker write a row. Skip a `repeated` row that the service has. `logged_at`: seconds since 1970."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -337,7 +337,7 @@ class RowTracker(Callback):
         self.submit(lambda session: session.summarize(values), again=True)
 
     def final_summary(self, run: Run) -> dict[str, Any]:
-        """Return values for the summary of the run, when a training ends: name -> value."""
+        """Return values for the summary of the tracker's run: name -> value. Called when a training ends."""
         return {}
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
@@ -353,7 +353,7 @@ class RowTracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Close the run if one is open. `failed` marks the run as failed."""
+        """Close the tracker's run if it is open. With `failed=True`, the service shows the run as failed."""
         self._finish(Outcome(1 if failed else 0))
 
     def _finish(self, outcome: Outcome) -> None:
@@ -388,7 +388,7 @@ class RowTracker(Callback):
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
-    """At the end of the program, finish the open run of a tracker. The tracker that opened last finishes first."""
+    """Register a function that closes the tracker's run when the program ends. The newest tracker closes first."""
     reference = weakref.ref(tracker)
 
     def finish() -> None:

@@ -37,7 +37,8 @@ class LabelSmoother:
             labels: class indices, shape (...) or (..., 1).
             shift: whether to compare the logits of each position with the label of the next position, as in causal
                 models.
-            items: divisor of the summed loss; None divides by the number of labels that are not ignored.
+            items: number of label items of the step, which divides the summed loss. None: the number of labels of this
+                batch that are not ignored.
         """
         if shift:
             # Prompt tuning of peft puts virtual tokens before the others. They have logits, and no labels. As in peft,
@@ -79,7 +80,7 @@ def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
 
 
 def smoothing_refusal(epsilon: float, replaces: str) -> str:
-    """Return the error text for label smoothing together with a loss that the user passes.
+    """Return the error text for a user who sets label smoothing and also passes a loss.
 
     Args:
         epsilon: the value of `label_smoothing_factor`.

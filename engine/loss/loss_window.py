@@ -12,7 +12,7 @@ import torch
 class LossWindow:
     """The sum of the training losses since the window was last read.
 
-    The sum stays a tensor on its device, because the host waits for the device when it reads the number.
+    The sum stays a tensor on its device. If code reads its value, the host must wait for the device.
     """
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -35,7 +35,7 @@ class LossWindow:
 
     @property
     def pending(self) -> torch.Tensor:
-        """The sum since the window was last read, a scalar. The caller may change it in place."""
+        """The sum of the losses since the window was last read: a scalar tensor. The caller may change it in place."""
         return self._sum
 
     def add(self, loss: torch.Tensor) -> None:
@@ -43,7 +43,7 @@ class LossWindow:
         self._sum += loss
 
     def skip(self, step: int) -> None:
-        """Count a batch with a non-finite loss as if it had the mean loss of the window, as transformers does.
+        """Count the mean loss since the last read for a batch with a NaN or infinite loss, as transformers does.
 
         Args:
             step: number of optimizer steps that are done.
@@ -52,11 +52,11 @@ class LossWindow:
         self._note_nonfinite(step + 1)
 
     def add_mean(self, steps: float, share: float) -> None:
-        """Count a batch that has no loss as if it had the mean loss of the window.
+        """Count the mean loss since the window was last read for a skipped batch, which has no loss.
 
         Args:
-            steps: optimizer steps since the window was last read, plus the fraction of the current step that is done.
-                If it is 0, the method does nothing.
+            steps: optimizer steps since the window was last read, such as 2.5 after two steps and half of the batches
+                of a third step. If `steps` is 0, the method does nothing.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
         if steps > 0:
@@ -81,7 +81,7 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the window's state for a checkpoint. The state is exact: a Python float can store every float32."""
+        """Return the state of the window for a checkpoint. It is exact: a Python float can store every float32."""
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
@@ -110,7 +110,13 @@ class Losses:
     """All windows of a run: `main` for the main `Log` callback, and one for each other callback that reads losses."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create the window `main` of the run. `LossWindow` explains the parameters."""
+        """Create the window `main` of the run.
+
+        Args:
+            step: number of optimizer steps that are done.
+            device: the device of the sums.
+            gather: a function that gathers a sum of all ranks: shape () -> (world_size,).
+        """
         self._device, self._gather = device, gather
         self.first = step
         """Optimizer steps that were done before the first counted loss."""
@@ -120,7 +126,7 @@ class Losses:
         self._restored: dict[str, dict[str, float]] = {}
 
     def open(self, step: int, name: str = "") -> LossWindow:
-        """Create one more window at the end of a step, and return this window.
+        """Create one more window, which sums the losses after the current step, and return this window.
 
         Args:
             step: number of optimizer steps that are done.
@@ -136,7 +142,7 @@ class Losses:
         return window
 
     def add(self, loss: torch.Tensor) -> None:
-        """Add the loss of one batch to every window."""
+        """Add the loss of one batch to the sum of every window. `LossWindow.add` describes the loss."""
         for window in self.windows:
             window.add(loss)
 
@@ -152,7 +158,7 @@ class Losses:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned. An empty state changes nothing.
 
-        A named window that is not open yet is restored when it opens.
+        If a callback opens a named window later, the method `open` restores the state of this window.
         """
         if state:
             self.main.load_state_dict(state)

@@ -47,7 +47,8 @@ class Objective:
             criterion: called as `criterion(logits, labels)`; returns the mean over the batch. Use it for models that
                 return only logits.
             compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
-                divide the loss by the items of the whole step.
+                divide the loss by `num_items_in_batch`, the number of label items of the whole step. If this is None,
+                the function must return a mean over the batch.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
@@ -69,7 +70,7 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses; None if `forward` hides them behind `**kwargs`."""
+        """Columns of a dataset that the model or the loss uses; None if `forward` has only `**kwargs`."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -152,7 +153,7 @@ class Objective:
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def _remedy(self, inputs: Any) -> str:
-        """Return the usual reason why a batch does not fit the model, as further sentences of an error."""
+        """Return sentences for the end of an error: the usual reason why a batch does not fit. May be empty."""
         if not isinstance(inputs, Mapping):
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
@@ -216,7 +217,7 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch in which `count_items` counts the label items.
+        """Return the labels of a batch that `count_items` counts.
 
         Raises:
             KeyError: if the batch is a mapping without labels.

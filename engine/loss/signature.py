@@ -108,7 +108,7 @@ class ForwardSignature:
 
     @classmethod
     def of(cls, model: nn.Module) -> ForwardSignature:
-        """Return the signature of the `forward` that the user wrote, see `user_model`.
+        """Return the signature of the `forward` of the user's model, without wrappers such as DDP.
 
         If the program replaced `forward` on the instance, return the signature of the new `forward`.
         """
@@ -116,14 +116,17 @@ class ForwardSignature:
 
     @classmethod
     def of_class(cls, model: nn.Module) -> ForwardSignature:
-        """Return the signature of `forward` as the class of the user's model defines it, `self` included."""
+        """Return the signature of `forward` in the class of the user's model, with `self`.
+
+        A `forward` that the program set on the instance does not count.
+        """
         inner = user_model(model)
         # The class of a TorchScript model has no `forward`.
         return cls(_parameters_of(getattr(type(inner), "forward", inner.forward)))
 
     @property
     def is_unknown(self) -> bool:
-        """Whether `forward` hides its parameters behind `**kwargs`."""
+        """Whether the parameters of `forward` are unknown, because it only has `**kwargs` or `*args, **kwargs`."""
         return _passes_on(self.parameters)
 
     @property

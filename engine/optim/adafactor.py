@@ -168,7 +168,7 @@ def _normalize(grad: Tensor, state: dict[str, Any], keep: float, eps: float) -> 
 
 
 def _step_size(group: dict[str, Any], step: int, weight: Tensor) -> Any:
-    """Return the step size (alpha of the paper): a float, or a one-element tensor with `scale_parameter`."""
+    """Return the step size, alpha of arXiv:1804.04235: a float, or a one-element tensor with `scale_parameter`."""
     rate = group["lr"]
     if group["relative_step"]:
         rate = min(1e-6 * step if group["warmup_init"] else 1e-2, 1.0 / math.sqrt(step))

@@ -32,15 +32,19 @@ _MADE_WITH: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
 
 
 def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
-    """Return the keyword arguments with which this module built `optimizer`; None for any other optimizer."""
+    """Return the keyword arguments with which this module built `optimizer`; None for any other optimizer.
+
+    A callback that shards the optimizer state builds the optimizer again with these arguments.
+    """
     return _MADE_WITH.get(optimizer)
 
 
 def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All parameters decay, except parameters of an `nn.LayerNorm` and parameters whose lowercase name matches `NO_DECAY`.
-    This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`, its `weight` decays.
+    All parameters decay, except parameters of an `nn.LayerNorm`, and parameters whose lowercase name contains `bias` or
+    the name of a norm (`NO_DECAY`). This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`,
+    its `weight` decays.
     """
     inside_layer_norm = {
         f"{path}.{name}"
@@ -61,9 +65,8 @@ def parameter_groups(
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
     Both groups exist even if one is empty. A parameter therefore has the same number in a saved optimizer state as with
-    transformers. The parameters may be on several device meshes (FSDP2 with ignored parameters, tensor parallelism).
-    Then each group is split into one group per mesh, and empty groups are left out, because one fused update cannot
-    span meshes.
+    transformers. Exception: FSDP2 with ignored parameters and tensor parallelism use several device meshes. One fused
+    update cannot span meshes. Each group is then split into one group per mesh, and empty groups are left out.
 
     Args:
         model: The model.
@@ -148,7 +151,7 @@ def build_optimizer(
     """Build the optimizer with this name.
 
     Args:
-        name: A name of `OPTIMIZERS`, as text or as a member of a string enum.
+        name: A name of `OPTIMIZERS`, such as `adamw_torch`, as text or as a member of a string enum.
         params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. For GaLore and APOLLO,
             the function ignores these groups, and forms groups without weight decay from the parameters of `model`.
         lr: Learning rate.
@@ -211,7 +214,7 @@ def build_given(
 ) -> Any:
     """Build the optimizer that the user gives as a class with options.
 
-    As in transformers, a class that is not a `torch.optim.Optimizer` is the class of a factory. `build_given` creates
+    Any other class than a subclass of `torch.optim.Optimizer` is a factory, as in transformers. `build_given` creates
     an instance of the factory, and calls the instance with the model and the options. This call must return the
     optimizer.
 

@@ -35,8 +35,8 @@ def fused_step(optimizer: Optimizer) -> bool:
 
     Returns:
         False if the function does not support the optimizer. It has then changed nothing, and the caller must call
-        `optimizer.step()`. It supports no other class, no hook, no replaced `step`, no `amsgrad`, no learning rate in
-        a tensor, no sparse gradient, no state that does not exist yet, and no running profiler.
+        `optimizer.step()`. Examples that are not supported: another class, a hook, a replaced `step`, `amsgrad`, a
+        learning rate in a tensor, a sparse gradient, the first step, and a running profiler.
     """
     if type(optimizer) not in (Adam, AdamW) or has_own_step(optimizer) or _profiler_enabled():
         return False
@@ -58,9 +58,10 @@ def fused_step(optimizer: Optimizer) -> bool:
 
 
 def has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether `optimizer.step()` may run code outside of torch, or with a GradScaler.
+    """Return whether `optimizer.step()` may run code that is not torch's own, such as a hook or a replaced step.
 
-    Such code may use the parameter groups.
+    Such code may read the parameter groups. The result is also True if a GradScaler has set `grad_scale` or `found_inf`
+    on the optimizer.
     """
     own = vars(optimizer)
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
@@ -78,7 +79,7 @@ def _is_of_torch(step: Any) -> bool:
 def _all_of_torch(step: FunctionType) -> bool:
     """Return whether a function, and each function that it wraps, is the code of torch's own optimizers.
 
-    A step that `torch.compile` returned is not.
+    For a function that `torch.compile` returned, the result is False.
     """
     layer: Any = step
     while layer is not None:
@@ -89,7 +90,7 @@ def _all_of_torch(step: FunctionType) -> bool:
 
 
 def _is_supported(group: dict[str, Any]) -> bool:
-    """Return whether the update of a parameter group is one call of a fused kernel with numbers as options."""
+    """Return whether `fused_step` supports a group: `fused`, no `amsgrad` or `differentiable`, no tensor as option."""
     options = (group["lr"], *group["betas"])
     return bool(group["fused"]) and not (
         group["amsgrad"] or group["differentiable"] or any(isinstance(option, torch.Tensor) for option in options)

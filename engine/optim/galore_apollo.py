@@ -44,7 +44,8 @@ def projected_groups(
 
     Args:
         model: The model. Only weights of `nn.Linear` layers are projected.
-        targets: "all-linear", or the layers in the form of `targets` of `is_target`.
+        targets: "all-linear", one regular expression for whole layer names, or a list. An item of a list is a part of a
+            name, or a regular expression for the whole name.
         settings: Options of the group of projected weights.
 
     Raises:
@@ -119,7 +120,7 @@ def _save_strides(value: Any) -> Any:
 
 
 def _restore_strides(value: Any) -> Any:
-    """Return the value that `_save_strides` converted to `value`."""
+    """Undo `_save_strides`: return tensors with their saved strides, and other values unchanged."""
     if isinstance(value, list):
         return [_restore_strides(item) for item in value]
     if not isinstance(value, dict):

@@ -27,7 +27,7 @@ class WindowMean:
         self.sum = 0.0
 
     def add(self, value: float) -> float:
-        """Add a value and return the mean."""
+        """Add a value, and return the mean of the last `window_size` values."""
         self.values.append(value)
         self.sum += value
         if len(self.values) > self.window_size:
@@ -141,7 +141,7 @@ class GreedyLR(LRScheduler):
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Add a metric, and change the learning rates if the streak is longer than `patience`.
+        """Add a metric. Change the learning rates after more than `patience` metrics with, or without, an improvement.
 
         Args:
             metrics: The metric, as a number or a one-element tensor.

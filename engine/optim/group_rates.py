@@ -12,7 +12,7 @@ from ...events.errors import ArgumentError, nearest
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter's name starts with a pattern, read as plain text or as a regular expression."""
+    """Return whether a name starts with the text `pattern`, or with a match of the regular expression `pattern`."""
     return name.startswith(pattern) or re.match(pattern, name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Notice that a module got a parameter or a child, such as a new head that a handler adds during a training."""
+"""Call a function when a module gets a parameter or a child, such as a head that a handler adds to the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.modules.module import (
 
 @contextmanager
 def on_registration(notice: Callable[[], None]) -> Iterator[None]:
-    """Inside a `with` block, call `notice` each time a module of this process registers a parameter or a child."""
+    """In a `with` block, call `notice` each time any module of the process registers a parameter or a child."""
 
     def registered(*_: Any) -> None:
         notice()

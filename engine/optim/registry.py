@@ -42,13 +42,14 @@ class OptimizerSpec:
     receives: tuple[str, ...] = ()
     """Which of `betas`, `eps`, `weight_decay` and `warmup_steps` the class receives, besides the learning rate."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the class receives, if `optim_args` does not set them. The function in `options` converts
-    a value that is a string."""
+    """Default keyword arguments of the class. `optim_args` overrides them. The function in `options` converts a default
+    that is a string, as it converts the text in `optim_args`."""
     options: Mapping[str, OptionReader] = field(default_factory=dict)
-    """Option that `optim_args` may set -> function that reads its text. Options override `receives` and `defaults`."""
+    """Option that `optim_args` may set -> function that converts its text. The value in `optim_args` overrides the
+    value of `receives` or `defaults`."""
     beta_options: tuple[str, ...] = ()
-    """Names of the options that the class takes as one tuple `betas`. For an option without a value, the tuple has the
-    value from the arguments."""
+    """Names of the options that the class takes as one tuple `betas`. If neither `optim_args` nor `defaults` sets such
+    an option, it has the value of the training argument `adam_beta1` or `adam_beta2`."""
     projection: Projection | None = None
     """How the optimizer projects gradients to a low rank. None if it does not project gradients."""
     state_bytes: float | None = None
@@ -355,7 +356,7 @@ def is_shape_dependent(class_name: str) -> bool:
     """Return whether an optimizer class gives different results on a flat shard of a weight than on the whole weight.
 
     If the class has a row, the row decides. Another class counts as shape-dependent if its name contains the name of a
-    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
+    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`, such as `muon`. Case and underscores do not matter.
     """
     name = _plain(class_name)
     rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]

@@ -43,7 +43,7 @@ def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     """Return the factor of a linear warmup, then a linear decay to 0: max(0, (T - t) / (T - W)).
 
-    The docstring of the module defines the symbols. Source: BERT, arXiv:1810.04805, appendix A.2.
+    t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. Source: BERT, arXiv:1810.04805, appendix A.2.
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps)
@@ -53,8 +53,8 @@ def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> floa
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
     """Return the factor of a linear warmup, then a cosine decay: (1 + cos(2 pi p num_cycles)) / 2.
 
-    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the cosine
-    continues. Source: SGDR without restarts, arXiv:1608.03983, equation 5.
+    p is the progress after the warmup: 0 at the end of the warmup, 1 at `num_training_steps`. After the last step the
+    cosine continues. Source: SGDR without restarts, arXiv:1608.03983, equation 5.
 
     Args:
         num_cycles: Number of cosine waves. The default, half a wave, ends at 0.
@@ -68,9 +68,8 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
 def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
     """Return the factor of a linear warmup, then `num_cycles` cosine decays from 1 to 0.
 
-    A decay is (1 + cos(pi ((p num_cycles) mod 1))) / 2.
-    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the factor is 0.
-    Source: SGDR, arXiv:1608.03983, equation 5.
+    A decay is (1 + cos(pi ((p num_cycles) mod 1))) / 2. p is the progress after the warmup: 0 at the end of the warmup,
+    1 at `num_training_steps`. After the last step the factor is 0. Source: SGDR, arXiv:1608.03983, equation 5.
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps)
@@ -91,8 +90,8 @@ def polynomial(
 ) -> float:
     """Return the factor of a warmup, then a polynomial decay: ((lr_init - lr_end) (1 - p) ** power + lr_end) / lr_init.
 
-    p is the progress after the warmup: 0 at its end, 1 at `num_training_steps`. After the last step the learning rate
-    is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
+    p is the progress after the warmup: 0 at the end of the warmup, 1 at `num_training_steps`. After the last step the
+    learning rate is `lr_end`. Source: the optimizers of BERT (github.com/google-research/bert) and fairseq.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
@@ -252,8 +251,8 @@ def warmup_stable_decay(
     Args:
         num_decay_steps: Length of the decay.
         num_stable_steps: Length of the stable phase. Default: `num_training_steps` minus the steps of warmup and decay.
-        warmup_type: One of `RAMPS`.
-        decay_type: One of `RAMPS`.
+        warmup_type: `linear`, `cosine` or `1-sqrt`.
+        decay_type: `linear`, `cosine` or `1-sqrt`.
         min_lr_ratio: Factor at the start of the warmup and after the decay.
         num_cycles: Number of waves of a cosine decay. The default, half a wave, decays once.
 

@@ -132,7 +132,9 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LRScheduler:
-    """Build a schedule with warmup from `warmup_lr_rate` times the peak, then cosine decay to the lowest learning rate.
+    """Build a schedule with linear warmup, then cosine decay to `min_lr`, or to `min_lr_rate` times the peak.
+
+    The warmup starts at `warmup_lr_rate` times the peak; if this is None, at the peak divided by `num_warmup_steps`.
 
     Raises:
         ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
@@ -203,8 +205,8 @@ def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
 class LinearDecayWithWarmup(LambdaLR):
     """Linear warmup, then linear decay to 0. PaddleNLP has a class with this name.
 
-    The default arguments build the same schedule (`lr_scheduler_type="linear"`). PaddleNLP's class takes a learning
-    rate. This class takes an optimizer instead, because in PyTorch the optimizer has the learning rate.
+    `lr_scheduler_type="linear"`, the default of `TrainingArguments`, builds the same schedule. PaddleNLP's class takes
+    a learning rate. This class takes an optimizer instead, because in PyTorch the optimizer has the learning rate.
 
     Args:
         optimizer: The optimizer.

@@ -81,7 +81,7 @@ def get_scheduler(
     """Build the learning rate scheduler with this name.
 
     Args:
-        name: A name of `SCHEDULES`, as text or as a member of a string enum.
+        name: A name of `SCHEDULES`, such as `cosine`, as text or as a member of a string enum.
         optimizer: The optimizer. The learning rates of its groups become the initial learning rates, and the schedule
             multiplies them by a factor. For the options `lr_end` and `min_lr`, which are learning rates, this factor is
             the option divided by `optimizer.defaults["lr"]`.
@@ -92,10 +92,10 @@ def get_scheduler(
             `kwargs` overrides the same option in `scheduler_specific_kwargs`.
 
     Returns:
-        For a name in `METRIC_SCHEDULES`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after every
-        evaluation. For any other name, a `LambdaLR`, to step after every optimizer step. The `state_dict()` of each
-        schedule is plain data. The state of a `LambdaLR` does not contain the options. Before you load such a state,
-        build the schedule with the same options.
+        For `reduce_lr_on_plateau` and `greedy`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after
+        every evaluation. For any other name, a `LambdaLR`, to step after every optimizer step. The `state_dict()` of
+        each schedule is plain data. The state of a `LambdaLR` does not contain the options. Before you load such a
+        state, build the schedule with the same options.
 
     Raises:
         ArgumentError: The name or an option is unknown, a required option is missing, options exclude each other, or a

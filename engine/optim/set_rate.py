@@ -8,10 +8,11 @@ import torch
 
 
 def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
-    """Set the highest learning rate of a schedule. Without a schedule, set the highest learning rate of the optimizer.
+    """Scale all learning rates, so that the highest initial learning rate of the schedule is `rate`.
 
-    The schedule keeps its shape, and the parameter groups keep the ratios of their learning rates. If all learning
-    rates are 0, each group gets `rate`. Checkpoints save the change with the optimizer and the schedule.
+    Without a schedule, the highest current learning rate of the optimizer becomes `rate`. The schedule keeps its shape,
+    and the parameter groups keep the ratios of their learning rates. If all these learning rates are 0, each group gets
+    `rate`. Checkpoints save the change with the optimizer and the schedule.
 
     Args:
         optimizer: an object with `param_groups`.

@@ -54,7 +54,11 @@ class SearchBackend(Protocol):
     """A library that chooses hyperparameters. The integrations of optuna, ray and wandb implement this protocol."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the default search space. For optuna: the hyperparameters that `trial` suggests from this space."""
+        """Return the search space of a search without `hp_space`, in the form of the library.
+
+        optuna suggests values from this space: the method then returns the hyperparameters of `trial`. ray and wandb
+        pass None as the trial.
+        """
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
         """Run the trials and return the best trial; for several objectives, the Pareto-optimal trials."""
@@ -75,22 +79,22 @@ class TrialTrainer(Protocol):
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> TrialTrainer:
-        """Build a trainer from inputs, and from the attributes that the user's class set on another trainer."""
+        """Build a trainer without its constructor. `attributes` come from the constructor of the user's trainer."""
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Return a new model."""
+        """Return a new model from `model_init`. A `model_init` with a parameter receives the trial."""
 
     def add_callback(self, callback: Any) -> Any:
-        """Attach a callback."""
+        """Attach a callback. Return a handle that detaches it."""
 
     def on(self, event: str, function: Callable[..., Any], **filters: Any) -> Any:
-        """Subscribe a function to an event."""
+        """Subscribe a function to an event. `filters` are the options of `EventBus.on`, such as `every=`."""
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None) -> Any:
-        """Train."""
+        """Train, as `Trainer.train` does. A `model_init` with a parameter receives `trial`."""
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate."""
+        """Evaluate on the trainer's eval dataset, and return the metrics."""
 
 
 @dataclass(repr=False)
@@ -145,7 +149,7 @@ class Search:
 
     @property
     def several(self) -> bool:
-        """Whether there are several objectives."""
+        """Whether `direction` is a list, so that a trial has a list of objectives."""
         return isinstance(self.direction, list)
 
     def single_direction(self, library: str) -> str:
@@ -194,7 +198,8 @@ class Search:
             values: the hyperparameters of the trial.
 
         Raises:
-            ArgumentError: if the values cannot be used. The error names the trial.
+            ArgumentError: if a value is not valid for its training argument, or if no argument has its name. The error
+                names the trial.
         """
         base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}

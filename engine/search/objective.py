@@ -34,7 +34,7 @@ def summed_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class MinimizedObjective:
-    """The default objective of a search that minimizes. It warns once if the sum has other metrics than losses.
+    """The default objective of a search that minimizes. It warns once if it adds up metrics that are not losses.
 
     As in transformers, `minimize` is the default direction. For metrics such as the accuracy, the search would return
     the worst trial.

@@ -66,7 +66,7 @@ class Difference:
     event: str
     """The event, or the flag that was written."""
     what: str
-    """A description of the value that differs, such as `the loss`: see `MEANING`."""
+    """A description of the value that differs, such as `the loss`."""
     one: Any
     """The value in the first recording, as text. `nothing more` if this recording has ended."""
     other: Any

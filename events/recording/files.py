@@ -58,14 +58,14 @@ class Encoder:
     """
 
     def __init__(self) -> None:
-        """Begin a session of a file."""
+        """Create the encoder of one session of the file. It numbers the sequences of events from 0."""
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines of records.
+        """Yield the lines of records. The method changes the records.
 
-        In the record of a step, the value of `p` is the sequence of events of the step. In the line of the step, the
-        value of `p` is a number. An earlier line contains this number with its sequence of events.
+        In a record of a step, `p` is the sequence of events of the step. In its line, `p` is the number of this
+        sequence. Before the first line with a number, another line contains the number and the sequence.
         """
         for record in records:
             if "p" in record:

@@ -70,7 +70,7 @@ class Recorder(Callback):
         """Add values to the record of an event. The default adds none."""
 
     def clock(self) -> float:
-        """Return the time, in seconds."""
+        """Return a time in seconds. Only differences of times have a meaning. A subclass may use another clock."""
         return perf_counter()
 
     def open(self, run: Any) -> None:

@@ -1,5 +1,5 @@
-"""Rows: the decisions of a run, such as a save, derived from its records. A preview has the same rows as its run, if
-the run goes as the preview says."""
+"""Rows: the decisions of a run, such as a save, derived from its records. If a preview is correct, its rows equal the
+rows of the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
 
 
 class Rows:
-    """Derives rows from records, one record at a time.
+    """Derives rows (the decisions of a run) from records (its events and flag writes), one record at a time.
 
     Each row has these keys:
 
     - `step`: the number of completed steps,
-    - `what`: the kind of the decision, one of `WORK`,
+    - `what`: the kind of the decision: `log`, `evaluate`, `save`, `delete`, `load_best` or `stop`,
     - `by`: the ids of the callbacks that requested the work, joined by commas,
     - `reason`: why these callbacks requested the work,
     - `learning_rate`: only in `log`, if the log has a learning rate,
