@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...events.errors import ArgumentError, nearest
 from ...events.flags import Flag
@@ -103,10 +104,17 @@ def receive(folder: Path) -> list[str]:
         return []
     requests: list[str] = []
     for line in taken.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, TypeError):
-            requests += parse([word for request in json.loads(line) for word in _words(request)])
+        with suppress(ValueError, RecursionError):
+            requests += parse([word for request in _texts(json.loads(line)) for word in _words(request)])
     taken.unlink(missing_ok=True)
     return requests
+
+
+def _texts(value: Any) -> list[str]:
+    """Return a list of texts unchanged. For any other value, raise a ValueError."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("The line is not a list of texts.")
+    return value
 
 
 def _words(request: str) -> list[str]:

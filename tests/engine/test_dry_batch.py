@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import re
+import runpy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -716,7 +717,7 @@ trainer = Trainer(Net(), args, train_dataset=net_samples(), eval_dataset=net_sam
 trainer.train(resume_from_checkpoint="auto")
 """
     Path("train.py").write_text(program)
-    assert main(["run", "train.py"]) == 0
+    runpy.run_path("train.py")
     caplog.clear()
     assert main(["preview", "--batch", "train.py"]) == 0
     assert "not attached" not in caplog.text

@@ -263,6 +263,6 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     close = nearest(name, known)
-    if unusable := next((each for each in known if re.sub(r"\W", "_", each) == re.sub(r"\W", "_", name)), ""):
+    if unusable := next((each for each in known if each != name == re.sub(r"\W", "_", each)), ""):
         return f". No run can name the installed plugin {unusable!r}: its entry point needs underscores."
     return close if close != "." else f". Known: {', '.join(known) or 'none'}."
