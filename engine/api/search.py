@@ -35,7 +35,8 @@ class SearchMethods(CallbackMethods):
     search_backend: Callable[[str | None], SearchBackend]
     _inputs: TrainerInputs
     _built_with: dict[str, Any]
-    """The callbacks that were attached at construction, by id."""
+    """The callbacks that were attached at construction, by id. A search needs them to find callbacks that were attached
+    or detached later."""
 
     def hyperparameter_search(
         self,

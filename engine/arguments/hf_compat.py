@@ -145,7 +145,7 @@ class HFMethods:
 
         Args:
             local: Whether each machine has its own main process. False: only rank 0 is the main process.
-            desc: Describes the work, for readers of the script. Not used.
+            desc: A description of the work. Not used.
         """
         args: Any = self
         ranks = Ranks.from_environment()
