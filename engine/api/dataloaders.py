@@ -254,7 +254,7 @@ class DataLoaderMethods(LossMethods):
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
 
     def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
-        """Log once which columns of a dataset the model does not receive. `self.objective` stores them for its errors.
+        """Log once which columns of a dataset the model does not receive. `self.objective` stores them for error texts.
 
         Args:
             dataset: the dataset.

@@ -180,7 +180,7 @@ class MomentMethods(TrainerBase):
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the gradients, and return their norm before clipping. `model` is not used.
 
-        Call it only in an override, as `super()._clip_grad_norm(model)`. Any other call does nothing and returns None.
+        An override may call it as `super()._clip_grad_norm(model)`. Any other call does nothing and returns None.
         """
         return self._work("_clip_grad_norm")
 
@@ -269,7 +269,7 @@ class MomentMethods(TrainerBase):
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint.
 
-        Call it only in an override, as `super()._load_best_model()`. Any other call does nothing.
+        An override may call it as `super()._load_best_model()`. Any other call does nothing.
         """
         self._work("_load_best_model")
 
@@ -305,14 +305,14 @@ class MomentMethods(TrainerBase):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
 
-        Call it only in an override, as `super()._load_from_checkpoint(...)`. Any other call does nothing.
+        An override may call it as `super()._load_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
 
-        Call it only in an override, as `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
+        An override may call it as `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
         """
         self._work("_load_optimizer_and_scheduler")
 
@@ -322,14 +322,14 @@ class MomentMethods(TrainerBase):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the RNG states from the checkpoint that the run resumes from.
 
-        Call it only in an override, as `super()._load_rng_state(...)`. Any other call does nothing.
+        An override may call it as `super()._load_rng_state(...)`. Any other call does nothing.
         """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
         """Restore the callback states from the checkpoint that the run resumes from.
 
-        Call it only in an override, as `super()._load_callback_state()`. Any other call does nothing.
+        An override may call it as `super()._load_callback_state()`. Any other call does nothing.
         """
         self._work("_load_callback_state")
 
@@ -338,7 +338,7 @@ class MomentMethods(TrainerBase):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push the files that `hub_strategy` selects to the hub.
 
-        Call it only in an override, as `super()._push_from_checkpoint(...)`. Any other call does nothing.
+        An override may call it as `super()._push_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_push_from_checkpoint")
 

@@ -117,7 +117,7 @@ class SearchMethods(CallbackMethods):
         """Return a new model from `model_init`.
 
         Args:
-            trial: the trial of a search; None outside of a search. `model_init` receives it if it has a parameter.
+            trial: the trial of a search; None outside of a search. A `model_init` with a parameter receives the trial.
 
         Raises:
             ModelError: if `model_init` returns None.

@@ -73,7 +73,7 @@ class Services(Protocol):
         """
 
     def data_generators(self) -> OwnGenerators:
-        """Return the random generators in datasets, collator and sampler. Checkpoints store the states of these."""
+        """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
 
     def plugins(self) -> list[str]:
         """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
@@ -154,7 +154,7 @@ class TrainerServices:
         return frozen
 
     def data_generators(self) -> OwnGenerators:
-        """Return the random generators in datasets, collator and sampler. Checkpoints store the states of these."""
+        """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
         trainer = self.trainer
         loader = trainer.run.train_dataloader
         return OwnGenerators(

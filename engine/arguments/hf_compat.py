@@ -144,7 +144,7 @@ class HFMethods:
         """Run the block on the main process first, then on the other processes, for example to fill a shared cache.
 
         Args:
-            local: Whether each machine has its own main process. False: only rank 0 is the main process.
+            local: True: the first rank of each machine is a main process. False: only rank 0 is the main process.
             desc: A description of the work. Not used.
         """
         args: Any = self

@@ -157,7 +157,7 @@ class NotedWeights:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        """Subscribe functions that copy the weights of a trainer's model in each step."""
+        """Start to copy the weights of a trainer's model in each step."""
         self.early: set[str] = set()
         """Names of weights that a step changed before the update of the optimizer, and that this update did not change.
         For example, a second optimizer or the forward pass trains them."""
@@ -170,8 +170,8 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        If a later step fails before the update of the optimizer, it has already changed the weights in `early`. For
-        these weights, return the values from the failed step.
+        If the next step fails after `on_gradients`, it has already changed the weights in `early`. For these weights,
+        return the values from the failed step.
 
         Args:
             early: the field `early` of a `NotedWeights` after a run without a fault.

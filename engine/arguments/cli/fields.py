@@ -137,7 +137,7 @@ class Argument:
         `TrainingArguments`. The constructor of `TrainingArguments` then raises a better error.
 
         Raises:
-            Unreadable: The value cannot be converted, and is text or belongs to another dataclass.
+            Unreadable: The value cannot be converted. It is text, or the field belongs to another dataclass.
         """
         try:
             return self._checked(adapt(value, self.hint))

@@ -27,7 +27,7 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 class Unreadable(Exception):
     """A value does not fit the type of its field.
 
-    The message follows the name and the value in the error: "`max_steps` is 'many'" and "; it takes an int.".
+    The message is the end of an error text, such as `; it takes an int.` in "`max_steps` is 'many'; it takes an int."
     """
 
 
