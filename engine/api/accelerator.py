@@ -132,7 +132,7 @@ class Accelerator(GradientMethods):
     def even_batches(self) -> bool:
         """Whether samples are repeated so that all ranks get equally many batches.
 
-        A program may assign a value. The property then returns this value, but the loaders do not change.
+        A program for accelerate may assign a value, but the loaders do not change.
         """
         return self._config.even_batches if self._even_batches is None else self._even_batches
 
@@ -164,15 +164,15 @@ class Accelerator(GradientMethods):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Return the wrapper of the run's model. Move any other model to the device and return it.
+        """If `model` is the model of the run, return its wrapper. Move any other model to the device and return it.
 
-        With several ranks, log a warning if the other model has trainable weights, because the ranks do not average
-        their gradients.
+        With several ranks, warn about another model with trainable weights of its own, because the ranks do not average
+        the gradients of these weights.
 
         Args:
             model: a module.
-            device_placement: not used. The other model is moved in any case.
-            evaluation_mode: True if the program never trains the model. Then there is no warning.
+            device_placement: not used. Another model is moved in any case.
+            evaluation_mode: True if the program never trains the model. This turns off the warning.
         """
         if model is self.run.model or model is self.run.model_wrapped:
             return self.run.model_wrapped
@@ -186,7 +186,7 @@ class Accelerator(GradientMethods):
         return model.to(self.device)
 
     def _has_other_weights(self, model: nn.Module) -> bool:
-        """Return whether a model has trainable weights that the model of the run does not have."""
+        """Return whether a model has trainable weights that the model of the run does not share."""
         of_run = {id(weight) for weight in self.run.model.parameters()}
         return any(weight.requires_grad and id(weight) not in of_run for weight in model.parameters())
 
@@ -251,9 +251,9 @@ class Accelerator(GradientMethods):
         shorter tensors are padded with -100.
 
         With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
-        the results of repeated samples. It does so if `input_data` has one result per sample of the batch that was read
-        last. In nested loops over loaders, this is a batch of the innermost loader. For a stream, the number of
-        repeated samples may be unknown.
+        the results of repeated samples, if `input_data` has one result per sample of the batch that was read last. In
+        nested loops over loaders, this is a batch of the innermost loader. Results stay if the number of repeated
+        samples is unknown, as for some streams.
 
         Args:
             input_data: nested tensors, or a list of objects.
@@ -280,7 +280,7 @@ class Accelerator(GradientMethods):
 
     @property
     def distributed_type(self) -> str:
-        """The type of distributed training, with the names of accelerate: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`."""
+        """The type of distributed training: `NO`, `MULTI_CPU`, `MULTI_GPU` or `DEEPSPEED`, as in accelerate."""
         return self.run.args.distributed_state.distributed_type
 
     @property

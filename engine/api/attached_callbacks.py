@@ -36,10 +36,7 @@ class HasCallbacks(Protocol):
         """While an override of `evaluate` runs, add metrics to the record of its evaluation."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether `_save_checkpoint`, called by the program, has announced `on_save` for this step.
-
-        Only the first call after a save returns True.
-        """
+        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False."""
 
 
 class AttachedCallbacks(MutableSequence[Any]):

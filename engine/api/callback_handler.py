@@ -46,9 +46,8 @@ class CallbackHandler:
 
     An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The engine calls the replacement of a method once per event, in the stage DECIDE. The replacement runs in place of
-    the handlers that take `(args, state, control, **kwargs)` and run in DECIDE. During the call, `callbacks` lists the
-    callbacks with these handlers. The bus calls all other handlers itself.
+    The replacement of a method must call the handlers that take `(args, state, control, **kwargs)` and run in the stage
+    DECIDE. During the call, `callbacks` lists the callbacks with such handlers. The bus calls all other handlers.
 
     A program may also set the attributes that handlers receive, such as `model`, and add new attributes. It cannot
     replace other methods of this object.
@@ -74,8 +73,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. While a replaced method of this object runs, the
-        list has only the callbacks that this method must call.
+        A change of the list attaches, detaches or reorders callbacks. While a function runs that replaces a method of
+        this object, the list has only the callbacks that this function must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -142,7 +141,8 @@ class CallbackHandler:
     def replaces_calls(self) -> bool:
         """Whether a program replaced a method of this object.
 
-        Handlers may then receive values that the event itself does not pass.
+        The replacement may pass further values to the handlers. Handlers that take `(args, state, control, ...)` may
+        then have parameters that the event does not pass.
         """
         return bool(self._replaced)
 
@@ -206,9 +206,10 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the bus announces this event now and has called this object for it.
+        """Return whether a call of the method `event` must call the handlers.
 
-        If so, a call of the method of the event calls the handlers. Otherwise such a call announces the event.
+        The result is True while the bus announces the event and calls this object. Otherwise, a call of the method
+        announces the event.
         """
         return self._current is not None and self._current.event == event
 
@@ -270,11 +271,11 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the subscriptions that the bus calls for an event.
+        """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
-        Return `ordered` unchanged, unless the program replaced `call_event` or the method of the event, or set an
-        attribute such as `model`. Then one subscription, which calls this object, stands in the place of the handlers
-        that run in DECIDE and take `(args, state, control, **kwargs)`.
+        If the program replaced `call_event` or the method of the event, or set an attribute such as `model`, the bus
+        calls this object. This call replaces the calls of the handlers that run in DECIDE and take
+        `(args, state, control, **kwargs)`. In all other cases, return `ordered` unchanged.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -299,13 +300,13 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context for calls of handlers: a call such as `on_log(...)` in it announces a new event."""
+        """Return a context for calls of handlers. In it, a call such as `self.on_log(...)` announces the event."""
         return self._calling(None)
 
 
 @dataclass(eq=False)
 class _Routed:
-    """An event for which the bus calls the callback handler, and the handlers that the callback handler must call."""
+    """An event for which the callback handler, and not the bus, calls some of the handlers."""
 
     owner: CallbackHandler
     event: str
@@ -313,7 +314,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that calls the callback handler. The bus calls it in place of `handlers`."""
+        """The subscription that calls the callback handler. The bus calls it, and not the handlers in `handlers`."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 
@@ -324,7 +325,7 @@ class _Routed:
 
 
 class _Given:
-    """A view of the run with the `args`, `state` and `control` that the caller passed to `_call_handlers`."""
+    """The run with other `args`, `state` and `control`: the values that a program passed to `call_event`."""
 
     def __init__(self, run: Run, *given: Any) -> None:
         self._run = run
@@ -335,9 +336,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The list `callbacks` during a replaced method of the callback handler: the callbacks that it must call.
+    """The value of `callback_handler.callbacks` while a function runs that replaces one of the methods.
 
-    If the program loops over this list, the ledger names the current callback as the author of flag writes.
+    The list has the callbacks that this function must call. While the function loops over the list, the ledger names
+    the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -89,10 +89,10 @@ class DataLoaderMethods(LossMethods):
         return loader
 
     def _is_eval_dataset(self, text: str) -> bool:
-        """Return whether a text is the name of an eval dataset of the trainer. False: it is the path of a file of rows.
+        """Return True for the name of an eval dataset of the trainer, and False for the path of a file of rows.
 
         Raises:
-            ArgumentError: if the text is neither.
+            ArgumentError: for any other text.
         """
         names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
         if text in names:
@@ -200,9 +200,9 @@ class DataLoaderMethods(LossMethods):
         """Return the sampler of the training data; None for a stream.
 
         Override this method for another order, such as a `WeightedRandomSampler`. Return None to keep the order of the
-        dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. If
-        the sampler is a `RandomSampler` without replacement, the loader uses a sampler that shuffles by seed and epoch
-        in its place. A resumed run then draws the same order.
+        dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. The
+        loader replaces a `RandomSampler` without replacement by a sampler that shuffles by seed and epoch. A resumed
+        run then draws the same order.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.
@@ -254,7 +254,7 @@ class DataLoaderMethods(LossMethods):
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
 
     def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
-        """Log once which columns of a dataset the model does not receive. The objective names them in its errors.
+        """Log once which columns of a dataset the model does not receive. `self.objective` stores them for error texts.
 
         Args:
             dataset: the dataset.

@@ -18,10 +18,10 @@ class EvalDatasetMethods(DataLoaderMethods):
     """Methods that find the datasets of an evaluation, and check them before the evaluation is due."""
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the eval datasets whose lengths the ranks compare before the first step, by name.
+        """Return the map-style eval datasets by name. The ranks compare the lengths of these datasets.
 
-        These are the map-style datasets. The name of a single dataset is an empty text. The dict is empty if the run
-        does not evaluate, or if a subclass overrides `get_eval_dataloader`, which may load other data.
+        The name of a single dataset is an empty text. The dict is empty if the run does not evaluate, or if a subclass
+        overrides `get_eval_dataloader`, which may load other data.
         """
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
@@ -84,9 +84,9 @@ class EvalDatasetMethods(DataLoaderMethods):
                 self._check_given(name, each)
 
     def _resolves(self, name: str) -> bool:
-        """Return whether an overridden `get_eval_dataloader` finds the dataset with this name.
+        """Return whether a subclass overrides `get_eval_dataloader`, and the override must find the dataset `name`.
 
-        Return False without an override, and for the path of a file of rows, which trainbus reads itself.
+        Return False if `name` is the path of a file of rows, because trainbus reads such files itself.
         """
         return is_overridden(self, "get_eval_dataloader") and not is_table_file(name)
 

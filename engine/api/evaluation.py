@@ -139,9 +139,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        While an override of `evaluate` runs, this is a separate evaluation: its metrics do not count as metrics of the
-        override. While an override of `_evaluate` runs, they count, because `super()._evaluate(...)` makes this
-        request.
+        If an override of `evaluate` is running, its evaluation does not get these metrics. If an override of
+        `_evaluate` is running, its evaluation gets these metrics: `super()._evaluate(...)` causes the request.
         """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -232,7 +231,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     ) -> tuple[Any, Any, Any]:
         """Return loss, logits and labels of a batch, without gradients. A value that does not exist is None.
 
-        Override this method to change how a batch is evaluated.
+        With `prediction_loss_only`, logits and labels are None. Override this method to change the evaluation of a
+        batch.
         """
         inputs = self._prepare_inputs(inputs)
         return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, self._loss_and_outputs)
@@ -297,8 +297,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        They must if its metrics have the names of the trainer's own eval datasets, such as `eval_loss`. The result is
-        False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`.
+        The result is True if the metrics have the same names as metrics of the trainer's own eval datasets, such as
+        `eval_loss`. The result is False if an `Evaluate` callback passed the data, or if the trainer has no
+        `eval_dataset`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

@@ -97,9 +97,10 @@ class HFCompatMethods(TrainerBase):
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute. A property such as `model` can be set before the constructor of the Trainer has run.
+            """Set an attribute.
 
-            The value can be read until the constructor sets the property.
+            A subclass may set a property such as `model` before it calls `super().__init__`. The property has this
+            value until `super().__init__` sets it.
             """
             try:
                 object.__setattr__(self, name, value)

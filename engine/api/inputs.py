@@ -64,8 +64,8 @@ class TrainerInputs:
     def collator(self) -> Collator:
         """The collator of the batches: `data_collator`, if it is set.
 
-        By default, a collator that pads with the processor. If the processor has no method `pad`, a collator that
-        stacks tensors.
+        Otherwise, the collator pads with the processor. If the processor has no method `pad`, the collator stacks
+        tensors.
         """
         if self.data_collator:
             return self.data_collator
@@ -145,7 +145,8 @@ class TrainerInputs:
 
         Args:
             args: the training arguments.
-            loaders: the datasets to check, as in `loaded`. All other inputs are checked in any case.
+            loaders: the datasets to check: `train_dataset`, `eval_dataset` or both. All other inputs are checked in
+                any case.
 
         Raises:
             ArgumentError: if there are problems. The error lists every problem with its remedy.

@@ -1,4 +1,4 @@
-"""Set up Python's logging, so that the messages of this library are printed."""
+"""Set up Python's logging, so that the messages of trainbus are printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 def print_messages(level: int) -> None:
-    """Configure Python's logging to print the messages that this library logs later.
+    """Configure Python's logging to print the messages that trainbus logs later.
 
     Messages go to stderr. If the program has configured a handler for them, they go only to this handler.
 

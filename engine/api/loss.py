@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class OutputSmoother:
     """The object `trainer.label_smoother`, which computes a loss with label smoothing.
 
-    Its call has the parameters of transformers' `LabelSmoother`.
+    The object can be called like a `LabelSmoother` of transformers.
     """
 
     smoother: LabelSmoother
@@ -72,8 +72,7 @@ class LossMethods(MomentMethods):
     _collected: tuple[Any, Any] = (None, None)
     """The return value of an overridden `get_batch_samples`: the batches of the step, and `num_items_in_batch`."""
     _counting = False
-    """Whether `_get_num_items_in_batch` runs now. If it does, `count_items` counts the labels itself. Otherwise the two
-    methods would call each other without end."""
+    """Whether `_get_num_items_in_batch` runs now. While it runs, `count_items` must not call it again."""
     _told_own_loss = False
     """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
@@ -124,7 +123,7 @@ class LossMethods(MomentMethods):
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
         """Read up to `count` batches with the overridden `get_batch_samples`. Return the batches.
 
-        Store `num_items_in_batch` for `count_items`.
+        Also store the returned `num_items_in_batch`. `count_items` returns this value for the same batches.
         """
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]

@@ -102,8 +102,7 @@ class MomentMethods(TrainerBase):
     """The overridden methods among the methods in `CALLED_BY_STEPS`, which each step calls. `adapt_overrides` sets this
     attribute."""
     _saved_and_announced: int | None = None
-    """The step at which the program itself called `_save_checkpoint`. This call announces `on_save`. None without such
-    a call, and after `_take_announced_save` read the value."""
+    """The step at which the program itself last called `_save_checkpoint`. `_take_announced_save` resets it to None."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Call the override of the method `name`. If no subclass overrides the method, call `work`, the default."""
@@ -121,10 +120,10 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Call the function `work` that the engine passed to `_at` for the method `name`. Return its result.
+        """Do the work of the default version of the method `name`, and return the result.
 
-        The default versions call this method. If the program itself calls the method `name`, there is no `work`. Then
-        do nothing and return None.
+        The work is the function that the engine passed to `_at`, which now calls an override of the method. If `_at` is
+        not calling the method `name`, do nothing and return None.
         """
         return self._works.get(name, _nothing)()
 
@@ -181,12 +180,12 @@ class MomentMethods(TrainerBase):
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the gradients, and return their norm before clipping. `model` is not used.
 
-        If the program itself calls this method, do nothing and return None.
+        An override may call it as `super()._clip_grad_norm(model)`. Any other call does nothing and returns None.
         """
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm to log: `grad_norm`, the norm of the gradients before clipping."""
+        """Return `grad_norm`, the norm before clipping. Override this method to log another norm."""
         return grad_norm
 
     def _get_learning_rate(self) -> float:
@@ -194,9 +193,10 @@ class MomentMethods(TrainerBase):
         return self.run.current_learning_rate()
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        """Wrap the run's model and return the wrapper. Return any other model unchanged.
+        """Return the run's model in its wrapper, such as DDP or FSDP.
 
-        If the program calls this method, return the existing wrapper of the run's model.
+        In an override, `super()._wrap_model(...)` wraps the run's model and returns the wrapper. Any other call returns
+        the existing wrapper if `model` is the run's model, and returns another model unchanged.
         """
         wrapped: nn.Module | None = self._work("_wrap_model")
         if wrapped is not None:
@@ -258,17 +258,19 @@ class MomentMethods(TrainerBase):
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best of the run so far.
+        """Return whether the last evaluation is the best of the run so far. The parameters are not used.
 
-        If the engine calls this method, the callback that chooses the best model also stores the best value in the
-        trainer state. The parameters are not used.
+        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state.
         """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
         return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint. If the program itself calls this method, do nothing."""
+        """Load the weights of the best checkpoint.
+
+        An override may call it as `super()._load_best_model()`. Any other call does nothing.
+        """
         self._work("_load_best_model")
 
     # Checkpoints.
@@ -283,10 +285,10 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step, which announced `on_save`.
+        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False.
 
-        The callback handler then does not announce `on_save` a second time. Only the first call of this method after a
-        save returns True.
+        `_save_checkpoint` announces `on_save`. Programs for transformers then call `callback_handler.on_save`, which
+        must not announce the event a second time.
         """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
@@ -303,14 +305,14 @@ class MomentMethods(TrainerBase):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
 
-        If the program itself calls this method, do nothing.
+        An override may call it as `super()._load_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
 
-        If the program itself calls this method, do nothing.
+        An override may call it as `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
         """
         self._work("_load_optimizer_and_scheduler")
 
@@ -320,23 +322,23 @@ class MomentMethods(TrainerBase):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the RNG states from the checkpoint that the run resumes from.
 
-        If the program itself calls this method, do nothing.
+        An override may call it as `super()._load_rng_state(...)`. Any other call does nothing.
         """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
         """Restore the callback states from the checkpoint that the run resumes from.
 
-        If the program itself calls this method, do nothing.
+        An override may call it as `super()._load_callback_state()`. Any other call does nothing.
         """
         self._work("_load_callback_state")
 
     # The hub.
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the files that `hub_strategy` selects to the hub. The engine calls this method after each checkpoint.
+        """Push the files that `hub_strategy` selects to the hub.
 
-        If the program itself calls this method, do nothing.
+        An override may call it as `super()._push_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_push_from_checkpoint")
 
@@ -359,4 +361,4 @@ class MomentMethods(TrainerBase):
 
 
 def _nothing() -> None:
-    """Do nothing. `_work` calls this function if the program itself calls a method."""
+    """Do nothing. `_work` calls this function if there is no work."""

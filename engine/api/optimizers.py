@@ -67,7 +67,9 @@ class OptimizerMethods(TrainerBase):
         self.run.lr_scheduler = scheduler
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer and the schedule. Override this method, `create_optimizer` or `create_scheduler`.
+        """Create the optimizer and the schedule.
+
+        To use an optimizer or a schedule of your own, override this method, `create_optimizer` or `create_scheduler`.
 
         Args:
             num_training_steps: optimizer steps of the whole run.

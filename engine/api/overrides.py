@@ -29,7 +29,7 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def is_overridden(trainer: object, name: str) -> bool:
-    """Return whether a subclass outside this library, or the trainer object itself, overrides a method."""
+    """Return whether a subclass outside of trainbus, or the trainer object itself, overrides a method."""
     if name in vars(trainer):
         return True
     return not _is_ours(next(cls for cls in type(trainer).__mro__ if name in vars(cls)))
@@ -69,7 +69,8 @@ def adapt_overrides(cls: type) -> None:
 def _defined_by(cls: type, name: str) -> Method | None:
     """Return the function that `cls` or a mixin of `cls` defines under a name.
 
-    Return None if there is no such function, or if `cls` inherits the function from another trainer class.
+    Return None if there is no such function, or if `cls` inherits the function from another trainer class, which needs
+    no further adaptation.
     """
     for owner in cls.__mro__:
         if name in vars(owner):
@@ -192,9 +193,9 @@ def arguments_of_evaluation(
 
 
 def _with_loss(loss: Any, outputs: Any) -> Any:
-    """Return a model's outputs in the form of a model that computes its own loss.
+    """Return the outputs of a model, with `loss` as a new first item if they are a tuple without a loss.
 
-    If the outputs are a tuple that does not begin with a loss, the result begins with `loss`. Other outputs stay.
+    A tuple that begins with a scalar tensor has a loss. Outputs that are not a tuple are returned unchanged.
     """
     computed = isinstance(outputs, tuple) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0
     return (loss, *outputs) if isinstance(outputs, tuple) and not computed else outputs

@@ -30,7 +30,10 @@ class Publisher(Protocol):
     """
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
-        """Create the repository if it does not exist, and return its full name."""
+        """Create the repository if it does not exist, and return its full name.
+
+        If `token` or `private` is None, the publisher uses its own setting.
+        """
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
         """Push the output folder without its checkpoints. Return the commit, or a future if not `blocking`."""

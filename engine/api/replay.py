@@ -38,7 +38,7 @@ class Replayed:
 
 @dataclass
 class _Node:
-    """A record: an event with the events and flag writes that its handlers caused, or a single flag write."""
+    """A record: an event with the events and flag writes that its handlers caused, or a flag write."""
 
     record: Record
     inside: list[_Node] = field(default_factory=list)

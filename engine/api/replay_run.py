@@ -166,7 +166,7 @@ class ReplayRun:
         """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin the next session of the recording. The times in the records of a session count from its start.
+        """Begin the next session of the recording. The times in its records are seconds since its start.
 
         Args:
             head: the first record of the session.

@@ -35,7 +35,8 @@ class SearchMethods(CallbackMethods):
     search_backend: Callable[[str | None], SearchBackend]
     _inputs: TrainerInputs
     _built_with: dict[str, Any]
-    """The callbacks that were attached at construction, by id."""
+    """The callbacks that were attached at construction, by id. A search needs them to find callbacks that were attached
+    or detached later."""
 
     def hyperparameter_search(
         self,
@@ -116,7 +117,7 @@ class SearchMethods(CallbackMethods):
         """Return a new model from `model_init`.
 
         Args:
-            trial: the trial of a search; None outside of a search. `model_init` receives it if it has a parameter.
+            trial: the trial of a search; None outside of a search. A `model_init` with a parameter receives the trial.
 
         Raises:
             ModelError: if `model_init` returns None.

@@ -34,7 +34,13 @@ class Services(Protocol):
         """
 
     def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step, as `TrainerServices.dry_batch` describes."""
+        """Check the training before its first step.
+
+        Args:
+            forward: also read the largest batch and run the model on it.
+            metrics: the full names of the metrics that callbacks read, such as `eval_loss`. The report has a finding
+                for each metric that no evaluation measures.
+        """
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
@@ -46,10 +52,19 @@ class Services(Protocol):
         """Write the model, its config and its tokenizer."""
 
     def export_model(self, output_dir: str | None = None) -> Any:
-        """Write the model as an exported program for inference, `model.pt2`."""
+        """Write the model as an exported program for inference, `model.pt2`, and return the path.
+
+        The default folder is `export` in the output folder. Return None on a rank that does not write.
+        """
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default."""
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default.
+
+        Args:
+            moment: the name of the method. The table `CALLED` in `engine/api/moments.py` lists all names.
+            work: a function, the default of the method. An override that calls `super()` calls this function.
+            *arguments: the arguments of the method.
+        """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
@@ -58,7 +73,7 @@ class Services(Protocol):
         """
 
     def data_generators(self) -> OwnGenerators:
-        """Return the random generators that datasets, collator and sampler hold."""
+        """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
 
     def plugins(self) -> list[str]:
         """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
@@ -91,7 +106,7 @@ class TrainerServices:
         self.trainer.log(logs)
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Evaluate and return the metrics."""
+        """Call `Trainer.evaluate` with the same arguments, and return the metrics."""
         metrics: dict[str, float] = self.trainer._evaluate_for_callback(args, options)
         return metrics
 
@@ -105,12 +120,7 @@ class TrainerServices:
         return names
 
     def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step.
-
-        Args:
-            forward: read the largest batch and run the model on it.
-            metrics: the full names of the metrics that callbacks read.
-        """
+        """Check the training before its first step. `Services.dry_batch` describes the parameters."""
         report: DryBatchReport = self.trainer._dry_batch(forward, metrics)
         return report
 
@@ -128,17 +138,11 @@ class TrainerServices:
         self.trainer.save_model(output_dir)
 
     def export_model(self, output_dir: str | None = None) -> Any:
-        """Write the model as an exported program for inference, `model.pt2`."""
+        """Write the model as an exported program for inference, `model.pt2`, and return the path."""
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default.
-
-        Args:
-            moment: the name of the method. The table `CALLED` in `engine/api/moments.py` lists all names.
-            work: a function, the default of the method. An override that calls `super()` calls this function.
-            *arguments: the arguments of the method.
-        """
+        """Call the override of the Trainer method `moment`. Without an override, call `work`, the default."""
         return self.trainer._at(moment, work, *arguments)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
@@ -150,7 +154,7 @@ class TrainerServices:
         return frozen
 
     def data_generators(self) -> OwnGenerators:
-        """Return the random generators that datasets, collator and sampler hold."""
+        """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
         trainer = self.trainer
         loader = trainer.run.train_dataloader
         return OwnGenerators(

@@ -193,7 +193,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return loss.detach()
 
     def _dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
-        """Check the training before its first step. `engine/api/dry_batch/dry_run.py` describes the parameters."""
+        """Check the training before its first step. The function `dry_batch` describes the parameters."""
         return dry_batch(self, forward, metrics)
 
     # Building.
@@ -234,7 +234,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     def _assemble(self, plan: RunPlan) -> None:
         """Announce `on_setup`, in which callbacks fill the seams. Then build optimizer, wrapped model and schedule.
 
-        Each of the three is built through a seam.
+        The seams may replace the optimizer, the wrapped model and the schedule.
 
         Args:
             plan: the length of the run.

@@ -124,11 +124,11 @@ class Replacement:
 
 
 def _exchanged() -> dict[int, tuple[Any, Any]]:
-    """Return the objects to exchange, as pairs: an object of transformers, and the object of trainbus of this name.
+    """Return the objects to exchange: `id` -> (object of transformers, object of trainbus with the same name).
 
-    Each pair is in the dict twice, under the `id` of each of its objects: one for the replacement, one for `undo`.
-    Names that are already replaced are left out. The function imports every module in `NAMES`, because other modules
-    import the names from these modules.
+    The dict has each pair twice: under the `id` of the first object for the replacement, and under the `id` of the
+    second object for `undo`. Names that are already replaced are left out. The function imports every module in
+    `NAMES`, because other modules import the names from these modules.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -151,9 +151,9 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 def _modules_of(package: str) -> list[ModuleType]:
     """Return the modules of a package, including module objects that are no longer in `sys.modules`.
 
-    For example, transformers 5 replaces its top module while it is imported, and a program may still hold the old
-    module object. The garbage collector lists this object, except after `gc.freeze()`. An attribute of a loaded module
-    may also refer to it. So the function searches both.
+    For example, the import of transformers 5 replaces the top module, and a program may still hold the old module
+    object. The function finds the old object in the objects that the garbage collector lists, or, after `gc.freeze()`,
+    in the attributes of loaded modules.
     """
     loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
     held = [value for each in loaded for value in list(vars(each).values())]
@@ -163,9 +163,9 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the names of the imported modules with a global variable that is a class in `theirs`, or a subclass.
+    """Return the names of the imported modules that refer to a class in `theirs`, or to a subclass of such a class.
 
-    Modules of transformers and trainbus are left out.
+    A replacement does not change these modules. Modules of transformers and trainbus are left out.
 
     Args:
         theirs: the ids of classes: `id(cls)`.

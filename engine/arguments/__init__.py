@@ -98,8 +98,8 @@ class TrainingArguments(
     def _normalize_and_check(self) -> None:
         """Normalize all values, check them, and fill in fields that depend on others.
 
-        The setters call this method too. The method is not part of `__post_init__`, so that the `__post_init__` of a
-        subclass runs only once.
+        The constructor calls this method. Setters such as `set_training` call it too. They must not call
+        `__post_init__`, because a subclass may extend it.
         """
         vars(self).pop("_checked", None)
         self._remember_working_folder()
@@ -123,8 +123,7 @@ class TrainingArguments(
         A value that conflicts with other fields is allowed, because the other fields may be assigned next.
 
         Raises:
-            ArgumentError: If the value has the wrong type or is not one of the valid values. The error has the text of
-                the constructor's error.
+            ArgumentError: If the value has the wrong type or is not one of the valid values.
         """
         field = TrainingArguments.__dataclass_fields__.get(name)
         if field is None or value is None:

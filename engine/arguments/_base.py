@@ -26,9 +26,9 @@ def arg(default: T, help: str, **meta: Any) -> T:
         meta: How values are read:
 
             - `choices`: all valid values, as an Enum, a tuple or a mapping. With an Enum, text such as 'steps' becomes
-              the member.
-            - `enum`: an Enum for `choices` that are a tuple or a mapping. Text becomes a member of the Enum if a member
-              has this value, else it stays text.
+              the member with this value.
+            - `enum`: an Enum, if `choices` is a tuple or a mapping. Text becomes the member with this value. Text
+              without a member stays text.
             - `path=True`: accept path objects and expand `~`.
             - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.

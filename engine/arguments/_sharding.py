@@ -84,9 +84,9 @@ class FSDPOptions:
     """How PyTorch's `fully_shard` shards the weights."""
 
     wrap: tuple[str, ...] | int | None = None
-    """Which modules are gathered as one unit: the class names of the modules, or the smallest number of weights of a
-    unit. An empty tuple: the whole model is one unit. None: the classes that the model names in `_no_split_modules`. If
-    the model names none: the members of its outermost `nn.ModuleList`s."""
+    """Which modules are gathered as one unit: the class names of the modules, or the smallest number of parameter
+    elements in a unit. An empty tuple: the whole model is one unit. None: the classes that the model names in
+    `_no_split_modules`. If the model names none: the members of its outermost `nn.ModuleList`s."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False

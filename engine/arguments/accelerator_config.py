@@ -83,7 +83,7 @@ class AcceleratorConfig:
 
     @classmethod
     def settings(cls, given: Any) -> dict[str, Any]:
-        """Convert `given` to a dict, without a check of keys and values. `read` describes `given`."""
+        """Convert the argument of `read` to a dict, without a check of keys and values."""
         if isinstance(given, (str, os.PathLike)):
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         elif given is not None and not isinstance(given, Mapping):
@@ -96,7 +96,7 @@ class AcceleratorConfig:
         return cls.read(os.fspath(json_file))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name, without `use_configured_state`, which describes the process and not the run."""
+        """Return the settings by name, without `use_configured_state`."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "use_configured_state"}
 
     def __str__(self) -> str:

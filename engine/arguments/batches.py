@@ -51,8 +51,8 @@ class BatchArguments(Group):
     def accumulation_by_epoch(self) -> dict[str, int]:
         """The `gradient_accumulation_schedule` with text as keys, as in JSON; an empty dict if there is no schedule.
 
-        Each key is an epoch. Epochs count from 0. The value is the number of batches per step, from this epoch to the
-        epoch of the next key.
+        Each key is an epoch. Epochs count from 0. The value is the number of batches per step, from this epoch until
+        the epoch of the next key begins.
         """
         return {str(epoch): batches for epoch, batches in (self.gradient_accumulation_schedule or {}).items()}
 

@@ -85,7 +85,10 @@ class DataArguments(Group):
 
     @property
     def reads_own_shards(self) -> bool:
-        """Whether each process reads its own shards of a streaming dataset, if the dataset has enough shards."""
+        """Whether each rank reads different shards of a streaming dataset, if the dataset has enough shards.
+
+        If not, each rank reads the whole stream and skips the samples of the other ranks.
+        """
         return AcceleratorConfig.read(self.accelerator_config).dispatch_batches is False
 
     def problems(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""When the model is evaluated, and which results an evaluation keeps."""
+"""When the model is evaluated, and which results an evaluation returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._base import Group, IntervalStrategy, arg, must, steps_or_share
 
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class EvaluationArguments(Group):
-    """When the model is evaluated, and which results an evaluation keeps."""
+    """When the model is evaluated, and which results an evaluation returns."""
 
     eval_strategy: IntervalStrategy | str = arg(
         IntervalStrategy.NO,

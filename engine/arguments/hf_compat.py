@@ -144,8 +144,8 @@ class HFMethods:
         """Run the block on the main process first, then on the other processes, for example to fill a shared cache.
 
         Args:
-            local: Whether each machine has its own main process. False: only rank 0 is the main process.
-            desc: Describes the work, for readers of the script. Not used.
+            local: True: the first rank of each machine is a main process. False: only rank 0 is the main process.
+            desc: A description of the work. Not used.
         """
         args: Any = self
         ranks = Ranks.from_environment()

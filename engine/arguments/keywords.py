@@ -51,18 +51,17 @@ def resolve_aliases(
 ) -> dict[str, Any]:
     """Return `kwargs` with aliases replaced by the `known` names. Emits one `FutureWarning` for all outdated aliases.
 
-    The value None of an alias means "not set", as in argument files of older trainers.
+    An alias with the value None sets nothing.
 
     Args:
         kwargs: Names and values, as the user gives them.
         known: The names of the arguments. These names are not translated.
-        problems_of: A function that returns the problems of the values. The function is called only if a name has a
-            problem, so that one error lists all problems. The value of a misspelt name is checked as a value of the
-            closest known name. Values of names from other libraries are not checked, because their types differ.
+        problems_of: A function that returns the problems of values, by argument name. It is called only before an error
+            is raised, so that the error also lists wrong values. A misspelt name is replaced by the closest known name.
 
     Raises:
         ArgumentError: Lists unknown and unsupported names, invalid values of aliases, and arguments that have different
-            values under several names. If there is any of these, the error also lists the problems of the values.
+            values under several names. If there is any of these, the error also lists the problems of other values.
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
     sources = {name: (name, value) for name, value in settings.items()}

@@ -30,7 +30,7 @@ class OutputArguments(Group):
         return self.resolved(self.output_dir)
 
     def resolved(self, path: str | os.PathLike[str]) -> Path:
-        """Return an absolute path.
+        """Return `path` as an absolute path.
 
         A relative path starts at the folder that was the working folder when the arguments were created.
         """

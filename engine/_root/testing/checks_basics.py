@@ -46,8 +46,8 @@ def constructs(lab: Lab) -> None:
 def attaches(lab: Lab) -> None:
     """Check that an instance attaches to a trainer only once.
 
-    A second instance must attach too, or raise a `TrainbusError` that is not a `SubscriptionError`. After its removal,
-    an instance must have no subscribed handler.
+    A second instance must attach too, unless the class refuses a second instance with an `ArgumentError`. A removed
+    instance must have no subscribed handler.
     """
     callback = lab.new()
     try:

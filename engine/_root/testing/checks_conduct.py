@@ -1,7 +1,8 @@
 """Checks of the side effects of a callback.
 
-A callback must release its resources, let errors through, print nothing and take little time per step. No handler may
-change the training arguments. Handlers that only observe the run must not change the model or draw random numbers.
+A callback must release its resources, catch no errors of other code, print nothing and take little time per step. No
+handler may change the training arguments. Handlers that only observe the run must not change the model or draw random
+numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Return the `Watch` that recorded the handlers of a new callback in a run. The first call trains this run."""
+    """Return the `Watch` of a run with a new callback. The first call makes this run."""
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)
@@ -52,7 +53,7 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Check that handlers that only observe (see `observes`) draw no numbers from the global random generators."""
+    """Check that handlers that must only observe the run draw no numbers from the global random generators."""
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -63,7 +64,7 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Check that handlers that only observe (see `observes`) do not change the model, its gradients or the run."""
+    """Check that handlers that must only observe the run do not change the model, its gradients or the run."""
     if lab.subject.writes_weights:
         return
     if changed := watched(lab).changed:
@@ -99,11 +100,10 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return the resources that the run did not release, and a text about the weights.
+        """Train with a fault. Return the resources that the run did not release, and a text about changed weights.
 
-        The text describes the first weight that differs after the run from its value in the last step. The text is
-        empty if no weight differs. It is also empty if `error` is not `InjectedFault`, because the weights are then not
-        compared.
+        The text is empty if the weights are correct after the run. If `error` is not `InjectedFault`, the function does
+        not check the weights, and the text is empty.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -151,13 +151,13 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """Copies of the weights of a model during a run, to find a callback that leaves other weights after the run.
+    """Copies of the weights of a model during a run, to find a callback that changes the weights when the run ends.
 
-    Each step stores copies at its begin, before the update of the optimizer, and at its end.
+    The weights are copied three times in each step: at the start, before the update of the optimizer, and at the end.
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        """Subscribe functions that copy the weights of a trainer's model in each step."""
+        """Start to copy the weights of a trainer's model in each step."""
         self.early: set[str] = set()
         """Names of weights that a step changed before the update of the optimizer, and that this update did not change.
         For example, a second optimizer or the forward pass trains them."""
@@ -170,7 +170,8 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        If a step fails after `on_gradients`, the weights with the names in `early` have their values from this step.
+        If the next step fails after `on_gradients`, it has already changed the weights in `early`. For these weights,
+        return the values from the failed step.
 
         Args:
             early: the field `early` of a `NotedWeights` after a run without a fault.
@@ -178,7 +179,10 @@ class NotedWeights:
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Return a text about the first weight of a model that is not as `trained(early)` returns it; "" if none."""
+        """Compare a model with the weights that it must have: `trained(early)`.
+
+        Return a text about the first weight that differs; "" if no weight differs.
+        """
         trained, left = self.trained(early), weights(model)
         # Weights that were trained in half precision may have a wider dtype after the run.
         return other_weights(

@@ -29,7 +29,7 @@ class Lab:
     """Builds and trains tiny trainers with the callback under test, and stores the runs that several checks read."""
 
     def __init__(self, subject: Subject, folder: Path) -> None:
-        """Store the callback under test, and the settings of the process before the first run.
+        """Store the callback under test and the working folder. Record the settings of the process, to find changes.
 
         Args:
             subject: the callback under test.
@@ -98,7 +98,7 @@ class Lab:
     def close(self) -> None:
         """Call `Trainer.end` of all trainers that this object built, and drop the stored runs.
 
-        The working folder of the process becomes the folder from before the first run again.
+        Also restore the working folder that the process had before the first run.
         """
         for trainer in self._built:
             with contextlib.suppress(Exception):
@@ -167,7 +167,8 @@ def observes(found: Subscription, subject: Subject) -> bool:
 def values_of_classes(callback: Any) -> dict[str, str]:
     """Return the class attributes of a callback: `Class.attribute` -> the `repr` of its value.
 
-    Only attributes with a number, a bool, a text, a list, a dict or a set are returned.
+    The checks compare these texts before and after a run. The dict has only values that are numbers, bools, texts,
+    lists, dicts or sets.
     """
     classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
     return {

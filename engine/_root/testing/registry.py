@@ -58,5 +58,5 @@ def check(
 
 
 def fail(observation: str) -> NoReturn:
-    """Report a fault of the callback under test."""
+    """Raise a `Finding`: the callback under test has a fault."""
     raise Finding(observation)

@@ -88,8 +88,8 @@ def tiny_run(
 ) -> TinyRun:
     """Train a tiny model for 6 steps with these callbacks.
 
-    The run logs every step, and evaluates and saves every second step. If `callbacks` has a `Log`, an `Evaluate` or a
-    `Checkpoint`, this callback sets its own interval.
+    The run logs every step, and evaluates and saves every second step. To change an interval, pass a `Log`, an
+    `Evaluate` or a `Checkpoint` in `callbacks`.
 
     Args:
         callbacks: the callbacks under test.

@@ -106,7 +106,7 @@ def without_plugins() -> Iterator[None]:
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a copy of the weights and buffers of a model, by name."""
+    """Return a copy of the parameters and buffers of a model, by name."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 

@@ -105,8 +105,8 @@ class Goodput:
     def to_dict(self) -> dict[str, Any]:
         """Return the goodput, the sums over all sessions, and the values of each session.
 
-        The key `goodput` is the productive share of the time, from 0 to 1. `between` is the time between sessions in
-        seconds, which does not count.
+        The key `goodput` is the productive share of the time of all sessions, from 0 to 1. The key `between` has the
+        seconds between the sessions. These seconds do not lower the goodput.
         """
         rows = [session.to_dict() for session in self.sessions]
         whole = sum(row["seconds"] for row in rows)
@@ -160,7 +160,7 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
     """Compute the goodput of the last run in the records. A session that does not resume starts a new run.
 
     Args:
-        records: the records that `MeasureGoodput` wrote, the oldest first. Damaged records are left out.
+        records: the records that `MeasureGoodput` wrote, the oldest first. The function skips damaged records.
     """
     sessions: list[Session] = []
     for record in records:

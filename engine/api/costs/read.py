@@ -133,7 +133,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
 
 
 def recompilations() -> list[Compilation]:
-    """Return the recompilations of torch.compile in this process, from the last 64 compilations that torch stores."""
+    """Return the recompilations of torch.compile in this process. torch stores only the last 64 compilations."""
     utils = imported("torch._dynamo.utils")
     read = getattr(utils, "get_compilation_metrics", None)
     if read is None:

@@ -11,13 +11,13 @@ _OF_EVENTS = {
     **{"on_log": _LOG, "on_eval": _EVALUATE, "on_predict": _EVALUATE},
     **dict.fromkeys(("on_save", "on_snapshot", "on_commit", "on_delete", "on_push"), _SAVE),
 }
-"""Beginning of an event name -> the remedy for a callback of this library that takes the most time at such an event."""
+"""Beginning of an event name -> the remedy for a callback of trainbus that takes the most time at such an event."""
 _OF_PARTS = {"StepCapture": "set capsule=False"}
-"""Id of a handler that a callback of this library attaches for one session -> the argument to disable this handler."""
+"""Id of a handler that a callback of trainbus attaches for one session -> the argument to disable this handler."""
 
 
 def is_own(name: str, subscriber: object) -> bool:
-    """Return whether a callback or function belongs to this library.
+    """Return whether a callback or function is part of trainbus.
 
     Args:
         name: the id of the callback or function.

@@ -74,7 +74,7 @@ class Dearest:
     remedy: str = "let it do its work less often"
     """What the user can do to reduce the time of the callback."""
     own: bool = False
-    """Whether the callback belongs to this library."""
+    """Whether the callback is part of trainbus."""
 
 
 def judge(
@@ -215,7 +215,7 @@ def waiting_of(ranks: Sequence[Mapping[str, float]]) -> list[float]:
     """Return for each rank the seconds per step during which the rank waits for other ranks.
 
     Args:
-        ranks: as in `blame_of`.
+        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step.
     """
     spent = [sum(rank.get(part, 0.0) for part in COLLECTIVE) for rank in ranks]
     return [each - min(spent) for each in spent]

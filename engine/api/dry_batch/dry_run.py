@@ -17,7 +17,8 @@ def dry_batch(trainer: Any, forward: bool, metrics: Iterable[str]) -> DryBatchRe
         trainer: the Trainer. Its model, optimizer and loader must exist.
         forward: also read the largest batch and run the model on it. If False, the function reads no sample and calls
             no code of the program.
-        metrics: the full names of the metrics that callbacks read, such as `eval_loss`.
+        metrics: the full names of the metrics that callbacks read, such as `eval_loss`. The report has a finding for
+            each metric that no evaluation measures.
 
     Raises:
         ArgumentError: if the batch does not fit in memory.

@@ -74,7 +74,7 @@ def check_runnable(trainer: Any) -> None:
 
 
 def _overrides(trainer: Any, name: str) -> Iterator[Any]:
-    """Yield the functions of the program that override a method."""
+    """Yield the functions outside of trainbus that override the method `name` of a trainer."""
     if name in vars(trainer):
         yield vars(trainer)[name]
     own = __name__.partition(".")[0]
@@ -84,14 +84,14 @@ def _overrides(trainer: Any, name: str) -> Iterator[Any]:
 
 
 def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
-    """Run forward and backward of a batch with `trainer.training_step`, then restore all state.
+    """Run forward and backward of a batch with `trainer.training_step`, then undo the changes that this made.
 
     The model is called without its wrapper, so DDP communicates nothing, and without `torch.compile`.
 
     Args:
         trainer: the Trainer.
         batch: the batch, on its device.
-        dataset: the training dataset. This function does not restore its state.
+        dataset: the training dataset. It is not restored, because a training step does not change it.
 
     Raises:
         NoForward: if the state of the model cannot be restored.

@@ -60,7 +60,7 @@ class Unrestorable(Exception):
 
 
 class KeptState:
-    """A copy of the state of all objects that are reachable from some roots.
+    """A copy of the state of some objects, the roots, and of all objects that they refer to. `restore` puts it back.
 
     The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
     items of lists and dicts with at most 64 items, and the closures of functions. It also follows the classes of the
@@ -74,7 +74,7 @@ class KeptState:
         Args:
             roots: name -> object. The text of an error shows the name.
             stops: objects that are not searched, so that their state is not copied.
-            data: if True, large tensors and arrays are neither copied nor restored, because they hold the samples.
+            data: True for objects that hold the dataset: large tensors and arrays are neither copied nor restored.
 
         Raises:
             Unrestorable: if state cannot be restored, such as an iterator, a sharded weight, or a lazy or meta weight.
@@ -166,7 +166,7 @@ class KeptState:
             self._wait((f"{path}[{number}]", item) for number, item in enumerate(container))
 
     def _keep_class(self, path: str, cls: type) -> None:
-        """Store the attributes of a class of the program. Search its methods and base classes for further state."""
+        """Copy the attributes of a class, and search the methods and base classes of the class for more state."""
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:
@@ -236,14 +236,14 @@ def _copy_of(container: Any) -> Any:
 
 
 def _put_back(container: Any, values: Any) -> None:
-    """Restore the content of a container to `values`, the result of `_copy_of`."""
+    """Replace the content of a container by `values`, an earlier copy of the content."""
     if not _same(container, values):
         container.clear()
         (container.update if isinstance(container, (dict, set)) else container.extend)(values)
 
 
 def _same(container: Any, values: Any) -> bool:
-    """Return whether a container still has the content `values`, the result of `_copy_of`."""
+    """Return whether the content of a container is equal to `values`, an earlier copy of the content."""
     if len(container) != len(values):
         return False
     if isinstance(container, dict):

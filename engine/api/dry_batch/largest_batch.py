@@ -23,7 +23,7 @@ from .rows import NoBatch, Source
 def look_at_batch(trainer: Any, report: DryBatchReport) -> None:
     """Read the largest batch, run the model on this batch, and add the results to the report.
 
-    If one rank cannot read its batch or run the model, no rank runs the model.
+    If one rank cannot read its batch, no rank runs the model, and `report.skipped` says why.
     """
     run: Run = trainer.run
     args = run.args

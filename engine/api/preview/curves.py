@@ -18,6 +18,8 @@ def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]
 def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[[int, int], float]:
     """Return a curve with one value for each evaluation. If the run evaluates more often, the last value repeats.
 
+    A curve is a function that receives the step and the number of the evaluation, from 0.
+
     Args:
         name: the name of the metric.
         values: the values.

@@ -65,7 +65,7 @@ class MemoryRecorder(DecisionRecorder):
 
 @contextmanager
 def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """Restore the RNG states after the `with` block, and also the session, ranks and schedule of the run.
+    """Undo the effects of a preview after the `with` block: on RNG states, session, ranks and schedule of the run.
 
     Args:
         trainer: the Trainer.
@@ -164,7 +164,7 @@ class Rehearsal:
     # Callbacks.
 
     def _attach(self) -> dict[str, Any]:
-        """Attach copies of the callbacks that take part in previews, and return the copies by id.
+        """Attach copies of the callbacks that take part in previews. Return a dict: callback id -> copy.
 
         Add a warning about callbacks of the user that do not take part but may raise a flag. Add another warning about
         overrides of the trainer that the preview does not call.
@@ -228,9 +228,9 @@ class Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return a dict with the metric prefix of each evaluation as key, for the argument `names` of `VirtualTrainer`.
+        """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        Each value is an empty tuple, because every known metric has a curve.
+        The tuples are empty, because each metric that a callback reads has a curve.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []

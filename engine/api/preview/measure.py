@@ -15,12 +15,10 @@ from ...evaluation.modes import to_eval, to_train
 
 
 def measured(trainer: Any) -> dict[str, float]:
-    """Measure one training batch, and return the estimated seconds of a step and of an evaluation of all datasets.
+    """Estimate the seconds of one `step` and of one `evaluation` of all eval datasets. Return them in a dict.
 
-    The keys of the dict are `step` and `evaluation`. The time of a step does not include the update of the weights.
-
-    The function runs a copy of the model, so that buffers and gradients of the model do not change. The caller restores
-    the RNG states.
+    The function runs a copy of the model on one training batch. The time of a step does not include the update of the
+    weights. The function changes the RNG states, and the caller restores them.
     """
     args, device = trainer.args, trainer.args.device
     model = copy.deepcopy(trainer.run.model)

@@ -35,8 +35,8 @@ class PreviewMethods(TrainerBase):
 
         Args:
             metrics: the metrics that evaluations measure. Each key is a name. Each value is a list with one value for
-                each evaluation, or a function that returns the value at a step. All other metrics are assumed to
-                improve at each evaluation.
+                each evaluation, or a function that returns the value at a step. If a callback reads a metric without
+                values here, the preview assumes that the metric improves at each evaluation.
             resume_from_checkpoint: as in `train`.
             measure: run the model on one training batch, to measure the time of a step and of an evaluation.
             step_seconds: the seconds of a step, for triggers such as `every("10min")`. Default: the time that

@@ -247,8 +247,8 @@ class VirtualTrainer(EvaluationMethods):
             run: the virtual run.
             eval_dataset: the evaluation data of the trainer. Only its names are read.
             curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
-            names: the metrics without a curve: metric prefix of an evaluation -> the names of the metrics. Each of
-                these metrics is 0.
+            names: metric prefix of each evaluation -> the names of its metrics that have no curve. Metrics without a
+                curve are 0.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None
@@ -268,7 +268,8 @@ class VirtualTrainer(EvaluationMethods):
     def _names_of(self, prefix: str) -> list[str]:
         """Return the names of the metrics that an evaluation with this prefix measures.
 
-        A name that starts with the longer prefix of another evaluation belongs to that evaluation.
+        If a name starts with the prefixes of two evaluations, it belongs to the evaluation with the longer prefix. For
+        example, `eval_test_loss` belongs to `eval_test`, not to `eval`.
         """
         longer = [other for other in self._names if other.startswith(f"{prefix}_")]
         known = {name for names in self._names.values() for name in names} | self._curves.keys() | {f"{prefix}_loss"}
@@ -311,7 +312,7 @@ class VirtualServices(TrainerServices):
 
 
 class VirtualResumption(Resumption):
-    """The start of a virtual run from a checkpoint. It restores state, position, callbacks and schedule."""
+    """The start of a virtual run from a checkpoint. It loads no weights, no optimizer state and no RNG states."""
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
         """Do nothing: there is no model."""

@@ -227,10 +227,10 @@ def _goodput(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return a table of the arguments, in a block that the reader opens.
+    """Return a table of the arguments, in a closed `<details>` block.
 
-    With several runs, the section begins with a table of the arguments that differ. The block then has only the equal
-    arguments.
+    With several runs, the block has only the arguments that are equal in all runs. A table of the arguments that differ
+    precedes the block.
 
     Args:
         runs: the runs.
@@ -292,7 +292,9 @@ def _callbacks(run: RunData) -> str:
 
 
 def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[RunData], str]) -> str:
-    """Return the HTML of `section` for each run that has data for it. With several runs, each run has a block to open.
+    """Return the HTML of `section` for each run that has data for it.
+
+    With several runs, the HTML of each run is in a `<details>` block.
 
     Args:
         runs: the runs.
@@ -311,7 +313,7 @@ def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[R
 
 
 def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Return the last `MOST_ROWS` rows, after those older rows for which `stays` returns True."""
+    """Return the last `MOST_ROWS` rows. Older rows are left out, unless `stays` returns True for the row."""
     early = [each for each in rows[:-MOST_ROWS] if stays(each)]
     return early + rows[-MOST_ROWS:]
 

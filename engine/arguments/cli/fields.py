@@ -133,11 +133,11 @@ class Argument:
     def convert(self, value: Any) -> Any:
         """Convert a value from a configuration file to the type of the field.
 
-        For a field of `TrainingArguments`, an unsuitable value other than text is returned unchanged, because
-        `TrainingArguments` raises a better error.
+        A value that cannot be converted is returned unchanged if it is not text and the field belongs to
+        `TrainingArguments`. The constructor of `TrainingArguments` then raises a better error.
 
         Raises:
-            Unreadable: The value cannot be converted.
+            Unreadable: The value cannot be converted. It is text, or the field belongs to another dataclass.
         """
         try:
             return self._checked(adapt(value, self.hint))

@@ -63,8 +63,8 @@ def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
 def read_flags(path: Path) -> list[str]:
     """Return the words of an .args file. Quotes join several words to one. A line that starts with `#` is a comment.
 
-    The quotes begin a word, or they follow the equals sign of a flag, as in `--run_name="my run"`. Quotes inside of
-    other words stay, so `{"a":1}` is one word.
+    The quotes begin a word, or they follow the equals sign of a flag, as in `--run_name="my run"`. All other quotes are
+    part of a word: `{"a":1}` is one word.
 
     Raises:
         ArgumentError: The file cannot be read.

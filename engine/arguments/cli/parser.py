@@ -266,7 +266,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
-        """Yield a problem for each unknown flag in `rest`, and for words before it. Later words may be its values."""
+        """Yield a problem for each unknown flag in `rest`, and for each word before the first unknown flag."""
         known = [flag for each in self._actions if each.help != argparse.SUPPRESS for flag in each.option_strings]
         after_flag = False
         for word in rest:

@@ -25,7 +25,10 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 
 
 class Unreadable(Exception):
-    """A value does not fit the type of its field. The message is the end of the text "`name` is 'value'{message}"."""
+    """A value does not fit the type of its field.
+
+    The message is the end of an error text, such as `; it takes an int.` in "`max_steps` is 'many'; it takes an int."
+    """
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
@@ -170,9 +173,10 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
     `true` and `false`.
 
     Raises:
-        ArgumentError: The word is JSON for a dataclass. It refuses the values, or an annotation cannot be resolved.
         ArithmeticError, LookupError, TypeError, ValueError: The word is not a value of this type.
-        Unreadable: The word is JSON for a dataclass, and a field of the dataclass does not fit.
+        Unreadable: The word is JSON for a dataclass, and the fields or the types of their values are wrong.
+        ArgumentError: The word is JSON for a dataclass. The dataclass refuses the values, or has an annotation that
+            cannot be resolved.
     """
     if choices := choices_of(member):
         return choices[word]
