@@ -98,7 +98,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def starts_at_row(self) -> bool:
-        """Whether this epoch was resumed with another batch size. Its batches then begin at other samples."""
+        """Whether the run resumed inside this epoch with another batch size or world size."""
         return self._progress is not None and bool(self._progress.first.get(0))
 
     @property

@@ -23,7 +23,7 @@ class Position:
     """The number of samples of the epoch, over all ranks, that were done when the batch size, the world size or the
     gradient accumulation changed. 0 if none of them changed in this epoch."""
     length: int = 0
-    """The value of `batches` at the end of this epoch; 0 if it is the same as in other epochs."""
+    """The value of `batches` at the end of this epoch, if the run resumed in this epoch with other `Sizes`; else 0."""
     cut: bool = False
     """Whether a stop ends the session inside this epoch. The resumed run then continues in this epoch."""
     held: bool = False

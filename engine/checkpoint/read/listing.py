@@ -87,7 +87,7 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Return the path of the newest good checkpoint in a folder; None if there is none, or no folder.
+    """Return the path of the newest good checkpoint in a folder; None if there is none.
 
     Every file of the checkpoint is read and compared with its hash. `resume_from_checkpoint=True` selects the same
     checkpoint. With `resume_partial`, the argument may select a newer checkpoint that lacks a part of the training

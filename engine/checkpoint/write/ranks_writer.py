@@ -19,7 +19,7 @@ class RanksWriter(BackgroundWriter):
 
     The threads have their own process group. The training never uses this group.
 
-    The ranks finish a task at different times. But all ranks must announce `on_save`, or raise the error of the task,
+    The ranks finish a task at different times. But all ranks must announce `on_commit`, or raise the error of the task,
     at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
     these steps plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the
     threads exchange the steps, so that no rank passes the due step too early.

@@ -154,7 +154,7 @@ class Cells:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the batch if torch made it from the samples.
+        """The dtype of the tensor that torch would make from the samples.
 
         Raises:
             NotColumnar: if the dtype is torch's default dtype, and the default is neither float32 nor float64.
