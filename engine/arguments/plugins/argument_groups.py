@@ -124,8 +124,8 @@ class _StoreOption(argparse.Action):
 def _value(word: str, type_text: str) -> Any:
     """Convert a word of the command line for an option with the type `type_text`.
 
-    If the type is `int` or `float`, a word with a number becomes this number. If the type allows a collection, a word in
-    brackets is read as a Python literal. Any other word stays text.
+    If the type is `int` or `float`, a word with a number becomes this number. If the type allows a collection, a word
+    in brackets is read as a Python literal. Any other word stays text.
     """
     if type_text in ("int", "float"):
         return _number(word)
