@@ -34,7 +34,7 @@ class ResumeReport:
     """The ids of saved states that no attached callback received. Later checkpoints keep such a state, unless an
     attached callback has the same id."""
     new: list[str] = field(default_factory=list)
-    """The ids of callbacks with a state that received none from the checkpoint. They start at the resumed step."""
+    """The ids of callbacks that save a state, but received no state. They start fresh at the resumed step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -63,7 +63,7 @@ class CallbackStates:
         """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states for a checkpoint by id, including states of the last resume that no callback received."""
+        """Return the states for a checkpoint by id, including carried states."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -89,7 +89,7 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the states of the last resume that no callback received. Also clear the resume report."""
+        """Drop the carried states of the last resume, and clear the resume report."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
@@ -225,9 +225,9 @@ def matched(
 ) -> dict[str, str]:
     """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    The ids of two callbacks of one class depend on their order in the list. So a callback with the class and the
-    settings of the owner comes first, then a callback with its class only. Of several such callbacks, the one with the
-    id of the state is used, else the first one. A state without such a callback is left out.
+    The ids of callbacks of one class depend on their order in the list, so class and settings count first. The order of
+    preference is: equal class, settings and id; equal class and settings; equal class and id; equal class. Several
+    callbacks may be equally good: the first of them matches. States without a match are left out.
 
     Args:
         states: the ids of the saved states.
@@ -255,7 +255,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass callback, without `id`, and without fields that differ from `attributes`."""
+    """Return the settings of a dataclass callback: its fields, except `id` and fields that differ from `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}

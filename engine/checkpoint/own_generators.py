@@ -54,7 +54,7 @@ class OwnGenerators:
         self.find()
 
     def find(self) -> None:
-        """Search the objects again. For example, a collator may create a generator for the first batch."""
+        """Search for new generators. For example, a collator may create a generator for the first batch."""
         search = ObjectSearch(_is_generator)
         for name, owner in self._owners.items():
             search.visit(name, owner, DEPTH)
@@ -199,10 +199,10 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the objects in the closure and in the defaults of a function, with their names.
+    """Yield name and value of the objects that a function uses: closure, defaults and global variables.
 
-    Also yield the global objects that the function uses, except for a function of a library such as torch. Yield
-    nothing at all for a library function without a closure.
+    For a function of a library such as torch, global variables are left out. Without a closure, such a function
+    yields nothing.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return

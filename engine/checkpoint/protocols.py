@@ -63,13 +63,13 @@ class RestorableCallbacks(Protocol):
         """Return class, settings and state version of each callback that has a state, by callback id."""
 
     def forget_carried(self) -> None:
-        """Drop the states of the last resume that no callback received, so that later checkpoints lack these states."""
+        """Drop the carried states of the last resume, so that later checkpoints do not have them."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback."""
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise a CheckpointError if no callback restores the trained weights, and the model file has other weights.
+        """Raise a CheckpointError if the run would continue from other weights than the trained weights.
 
         `CallbackStates.refuse_other_weights` describes the parameters.
         """
@@ -230,7 +230,7 @@ class ResumableFeed(Protocol):
         Args:
             place: the saved position; an empty dict if it is unknown.
             restore_rng: a function that restores the RNG states. The feed calls it once.
-            restore_late: whether the feed calls `restore_rng` after it takes the batches of the first step, as
-                transformers does. If False, the feed calls `restore_rng` before it takes these batches. If the run
+            restore_late: whether the feed calls `restore_rng` after it fetches the batches of the first step, as
+                transformers does. If False, the feed calls `restore_rng` before it fetches these batches. If the run
                 resumes at the start of an epoch, this argument has no effect.
         """

@@ -164,9 +164,9 @@ def only_reports(callback: Any) -> bool:
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether `only_reports` is True, or whether a callback is one of the monitoring callbacks of trainbus.
+    """Return whether a callback or callback class only reports the run, or is in the folder `callbacks/monitor`.
 
-    The folder `callbacks/monitor` defines the monitoring callbacks. They do not change the training.
+    See `only_reports`. The callbacks in `callbacks/monitor` do not change the training.
     """
     return only_reports(callback) or _class_of(callback).__module__.startswith(MONITORS)
 

@@ -1,6 +1,6 @@
 """The command `trainbus`. The module of each command has a function `add_to`, which adds the parser of the command.
 
-The module of `compose` has a function `run` instead, because the parser of `TrainingArguments` reads its words.
+The module of `compose` has a function `run` instead, which builds its own parser from `TrainingArguments`.
 """
 
 from __future__ import annotations

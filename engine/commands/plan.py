@@ -85,12 +85,12 @@ def _run(options: argparse.Namespace) -> int:
 def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
     """Convert a memory estimate to a dict.
 
-    The dict has the workload, the memory and the arguments of each variant, the launch command, and the names of the
-    variants that fit the GPUs.
+    The dict has the workload, the memory and the arguments of each way to shard, the launch command, and the names of
+    the ways that fit the GPUs.
 
     Args:
         workload: the model, the GPUs and the settings of the training.
-        found: the variants with their memory.
+        found: the ways to shard, with their memory.
     """
     return {
         "training": asdict(workload),
@@ -123,7 +123,7 @@ def as_text(workload: Workload, found: list[Candidate]) -> str:
 
     Args:
         workload: the model, the GPUs and the settings of the training.
-        found: the variants with their memory.
+        found: the ways to shard, with their memory.
     """
     lines = [_heading(workload), "", *_table(workload, found), ""]
     fitting = [each for each in found if each.fits]

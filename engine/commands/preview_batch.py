@@ -65,7 +65,7 @@ _LIBRARY = __name__.partition(".")[0]
 def _without_notes_on_callback_states() -> Iterator[None]:
     """Log nothing about restored callback states inside the `with` block.
 
-    The preview has shown these warnings, and the dry batch detached callbacks that the program attaches.
+    The preview already shows these warnings. Here they would be wrong, because the dry batch detaches callbacks.
     """
     from ..checkpoint import callback_states, pending_stops  # they import torch, which other commands do not need
 

@@ -57,11 +57,11 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and in the median by the factor `GAIN` or more."""
+        """Whether the change was faster in all rounds, and its `gain` is `GAIN` or more."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values."""
+        """Return all values as a dict."""
         return {**asdict(self), "advised": self.advised}
 
 

@@ -1,4 +1,4 @@
-"""The command `trainbus run`: run a program that is written for transformers' Trainer with the Trainer of trainbus."""
+"""The command `trainbus run`: run a program of transformers' Trainer, but with the Trainer of trainbus."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def build_loader(
             `limit_train_batches`.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
-        main_input: the key of the samples that gives the length, for grouping by length.
+        main_input: the key of the model's main input. Grouping by length measures it if samples do not store a length.
         sampler: a function that receives a map-style dataset and returns a sampler, or returns None for the dataset's
             own order. If `sampler` is None, `args` select the sampler. Streams ignore `sampler`.
 

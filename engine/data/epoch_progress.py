@@ -23,8 +23,8 @@ class EpochProgress:
     """RNG states at the start of the iteration. The workers are seeded from these states. A resumed run restores these
     states before it starts the iteration again."""
     first: dict[int, int] = field(default_factory=dict)
-    """The samples in `rows` that were done before the batch size, the world size or the number of workers changed in
-    this epoch."""
+    """The value of `rows` when the batch size, the world size or the number of workers changed in this epoch; empty if
+    none of them changed."""
     rows: dict[int, int] = field(default_factory=dict)
     """The number of samples that are done, by worker number. Without workers, or for map-style data, the only key is 0.
     If each rank reads its own part of a stream, only the samples of this rank count. Otherwise the samples of all ranks
@@ -61,7 +61,7 @@ class EpochProgress:
 
         Args:
             states: RNG states by worker number.
-            is_stream: whether the loader reads a stream. The states are then also stored in `workers_began`.
+            is_stream: whether the loader reads a stream. If so, also store the states in `workers_began`.
         """
         self.workers = dict(states)
         if is_stream:
@@ -123,13 +123,14 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Reduce a state to the number of finished samples.
+    """Convert a saved state to a state from which a loader with other sizes can resume.
 
-    A loader with another batch size, world size or number of workers can resume from the result.
+    The result depends only on the number of finished samples, and not on the batch size, the world size or the number
+    of workers at the save.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`, and `row`: the number of finished samples of the
-            epoch, over all ranks. `row` may be missing if the state has the entry `rows` and its `parts` equal `parts`.
+            epoch, over all ranks. `row` is read only if `rows` is missing, or if the saved `parts` differ from `parts`.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
@@ -157,14 +158,14 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide the finished samples evenly over the ranks that read separate parts, and over the workers of each rank.
+    """Divide a number of finished samples evenly over the separate parts of a stream.
 
     Args:
-        rows: samples that are done, over all ranks.
+        rows: the number of finished samples, over all ranks.
         parts: the value of `Loader.parts`.
 
     Returns:
-        A dict for one rank: number of the worker, from 0 -> number of finished samples of this worker.
+        Number of the worker, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

@@ -86,7 +86,8 @@ class Feed:
             loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
             restore_rng: restores the RNG states. It is called once.
             after_first_window: True restores the RNG states after the first step's batches are fetched, as transformers
-                does. False restores them before this fetch. At the start of an epoch, True has no effect.
+                does. False restores them before this fetch. If the run resumes at the start of an epoch, True has no
+                effect.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 

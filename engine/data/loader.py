@@ -38,7 +38,7 @@ class Loader(DataLoader[Any]):
     stream_end: StreamEndSync | None = None
     """Makes all ranks end an epoch together if each rank reads its own part of a stream. None in all other cases."""
     padding_rows = 0
-    """Number of padding rows at the end of the last yielded batch. Another rank counts the samples in these rows."""
+    """Number of rows that only fill up the last yielded batch, at its end. Evaluations do not count these rows."""
     batch_rows: int | None = None
     """Number of samples of the last yielded batch, padding rows included. For a map-style dataset, the sampler counts
     the samples. For a stream that is evaluated or packed, the collator counts them if the batch size is above 1. None
@@ -98,7 +98,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def starts_at_row(self) -> bool:
-        """Whether the epoch resumed after a number of samples that may not be a multiple of the batch size."""
+        """Whether the run resumed inside this epoch with another batch size or world size."""
         return self._progress is not None and bool(self._progress.first.get(0))
 
     @property
@@ -124,7 +124,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _stride(self) -> int:
-        """Samples of a batch, over all ranks that read the same data."""
+        """The number of samples by which one batch advances `EpochProgress.rows`."""
         source: Any = self.batch_sampler if self._stream is None else self._stream
         return int(source.stride)
 
@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
         return self._own
 
     def _states_at_start(self) -> dict[str, Any]:
-        """Return the RNG states at the start of an iteration; an empty dict if no checkpoint needs its position."""
+        """Return the RNG states at the start of an iteration; {} if no checkpoint needs the position."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
     # Iterating.

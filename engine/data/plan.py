@@ -25,8 +25,8 @@ class RunPlan:
     total_batch_size: int
     """Samples of one optimizer step, over all ranks."""
     num_examples: int
-    """Samples of the dataset. If the dataset has no length: samples of one rank in an epoch, as in transformers. If the
-    loader has no length: samples of the whole run."""
+    """Samples of the dataset. If only the loader has a length: samples of one rank in an epoch, as in transformers. If
+    the loader has no length: samples of the whole run."""
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     epoch_rows: int = 0
@@ -111,8 +111,8 @@ def plan_run(
         world_size: number of ranks.
         accumulation_in: receives an epoch, and returns its batches per step. Epochs count from 0. By default, each
             epoch has `accumulate`.
-        epoch_rows: the most samples of an epoch, over all ranks. Default: `examples`; if that is None too, the samples
-            of all batches.
+        epoch_rows: the most samples of an epoch, over all ranks. None: `examples`, or the samples of all batches if
+            `examples` is None too.
 
     Raises:
         DataError: if `batches` is 0.

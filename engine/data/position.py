@@ -23,7 +23,7 @@ class Position:
     """The number of samples of the epoch, over all ranks, that were done when the batch size, the world size or the
     gradient accumulation changed. 0 if none of them changed in this epoch."""
     length: int = 0
-    """The largest value of `batches` in this epoch, if it differs from other epochs; else 0."""
+    """The value of `batches` at the end of this epoch, if the run resumed in this epoch with other `Sizes`; else 0."""
     cut: bool = False
     """Whether a stop ends the session inside this epoch. The resumed run then continues in this epoch."""
     held: bool = False
@@ -34,7 +34,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether a run can end here: no batch of the epoch is taken, or the work at the end of the epoch is done."""
+        """Whether a run can end here: before the first batch of the epoch, or after the work at its end."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
@@ -45,8 +45,7 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If a stop ends the session inside the epoch (`cut`), stay in the epoch. If no evaluation must be repeated there
-        (`held`), set `ended` to True.
+        If `cut` is True, do not move. Instead, set `ended` to True, or to False if `held` is True.
         """
         if self.cut:
             self.ended = not self.held
@@ -84,10 +83,10 @@ def batch_size_of(loader: Any, default: int) -> int:
 
 
 def follows_arguments(loader: Any) -> bool:
-    """Return whether the batch size of a loader is known.
+    """Return whether a loader reports its batch size.
 
-    It is known for a `Loader` of trainbus, and for a loader with a number as `batch_size`. It is unknown for a
-    DataLoader that the user built with a batch sampler.
+    A `Loader` of trainbus does, and any loader with a number as `batch_size`. A DataLoader that the user built with a
+    batch sampler does not.
     """
     return hasattr(loader, "batches_after") or isinstance(getattr(loader, "batch_size", None), int)
 

@@ -19,8 +19,8 @@ from .samplers import ShuffledSampler
 class ShardedBatches:
     """One rank's part of the batches of a batch sampler. The batches are divided over the ranks as in accelerate.
 
-    All ranks get the same number of batches. If batches are missing at the end, samples from the start of the epoch
-    fill them up. If the batch sampler has `drop_last`, the last batches are dropped instead.
+    All ranks get the same number of batches. Samples from the start of the epoch fill up the last batches. If the batch
+    sampler has `drop_last`, the last batches are dropped instead.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -141,7 +141,7 @@ class PreparedLoader:
         object.__setattr__(self.loader, "batch_sampler", self._counted)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch, from 0, to `set_epoch` of the batch sampler, its sampler and the dataset, if they have it."""
+        """Pass the epoch, from 0, to the batch sampler, its sampler and the dataset, if they have `set_epoch`."""
         self.iteration = epoch
         batches: Any = self._batches
         parts: list[Any] = [batches, getattr(batches, "sampler", None), self.loader.dataset]
@@ -177,7 +177,7 @@ class PreparedLoader:
     def _shared(self) -> Iterator[Any]:
         """Yield this rank's part of the batches: every `world_size`-th batch, starting at the rank's number.
 
-        If other ranks get one batch more, also yield one of the first batches.
+        If other ranks get one batch more, also yield one of the first batches, so that all ranks get the same number.
         """
         rank, world_size = self.ranks.rank, self.ranks.world_size
         first: list[Any] = []

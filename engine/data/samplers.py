@@ -47,7 +47,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """A wrapper of a sampler of the user. The wrapper stores the RNG states of the last order, to draw it again."""
+    """A wrapper of a sampler of the user. It stores the RNG states before each draw, to repeat the draw."""
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -160,7 +160,8 @@ class BatchedSampler(Sampler[list[int]]):
             drop_last: drop the last samples, if they do not fill a batch on every rank.
             rank: this rank.
             world_size: number of ranks.
-            even: give all ranks the same number of full batches, if there are several ranks.
+            even: whether samples from the start of the epoch fill up the last batches. No effect with `drop_last` or
+                with a single rank.
         """
         self.sampler = sampler
         self.batch_size = batch_size
@@ -191,7 +192,7 @@ class BatchedSampler(Sampler[list[int]]):
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield first. They make the other batches go to the same workers as without
+            blank: number of empty batches to yield first, so that each later batch goes to the same worker as without
                 the skip.
         """
         self.first, self.blank = batches, blank
@@ -256,9 +257,10 @@ class BatchedSampler(Sampler[list[int]]):
             return None
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the end of the epoch: a batch of this rank must start at a sample index below this number.
+        """Return the end of the epoch: all batches start at a sample index below this number.
 
-        With `drop_last`, only batches that are full on all ranks count. With `even`, the last batches count as full.
+        With `drop_last`, the end is rounded down to batches that are full on all ranks. Otherwise, with `even`, the end
+        is rounded up.
 
         Args:
             rows: number of samples.

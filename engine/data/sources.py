@@ -26,7 +26,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     """Load a pandas DataFrame or a file as a dataset of the library `datasets`. Return any other object unchanged.
 
     Args:
-        data: the object that the user passed. In a dict with a DataFrame or a path, each value is loaded.
+        data: the object that the user passed. In a dict, each DataFrame and each path is loaded.
         load: receives the name of an integration, and returns the integration. `as_dataset` calls `load("tables")`.
 
     Raises:

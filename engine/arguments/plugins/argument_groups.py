@@ -17,9 +17,9 @@ from .text import Spec, as_texts, unknown_name, value_of
 
 
 def plugin_of(name: str) -> str:
-    """Return the installed plugin in the name of an option: `damp_spikes` for `damp_spikes.factor`.
+    """Return the name of the plugin that has an option: `damp_spikes` for the option `damp_spikes.factor`.
 
-    If the name contains no installed plugin, return an empty string.
+    If there is no dot, or if no such plugin is installed, return an empty string.
     """
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
@@ -39,7 +39,7 @@ def unknown_plugin(name: str) -> str:
 
 
 def named_in(words: Iterable[str]) -> list[str]:
-    """Return the names of the plugins that have flags among the words, such as `--damp_spikes.factor`."""
+    """Return the names of the installed plugins that have an option in `words`, such as `--damp_spikes.factor`."""
     names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--") and "." in word)
     return [*dict.fromkeys(filter(None, map(plugin_of, names)))]
 
@@ -124,8 +124,8 @@ class _StoreOption(argparse.Action):
 def _value(word: str, type_text: str) -> Any:
     """Convert a word of the command line for an option with the type `type_text`.
 
-    If the type is a number, the word becomes a number. If the type allows a collection, a word in brackets is read as a
-    Python literal. Any other word stays text.
+    If the type is `int` or `float`, a word with a number becomes this number. If the type allows a collection, a word
+    in brackets is read as a Python literal. Any other word stays text.
     """
     if type_text in ("int", "float"):
         return _number(word)

@@ -16,7 +16,7 @@ from .text import split, unknown_name
 
 _ROOT = __name__.partition(".")[0]
 NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
-"""Public names that get no name for texts: base classes of callbacks, and classes that are not callbacks."""
+"""Public names without a name in text options: base classes of callbacks, and classes that are not callbacks."""
 
 
 def snake_case(name: str) -> str:
@@ -48,13 +48,13 @@ def own_names() -> dict[str, str]:
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a class is a public callback of this library. Only these have snake_case names in texts."""
+    """Return whether a class is a public callback of this library. Text options name it in snake_case."""
     public = own_names().get(snake_case(cls.__name__))
     return public == cls.__name__ and cls.__module__.startswith(f"{_ROOT}.")
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a class in texts: `early_stopping` for this library, `package.module:Class` for others."""
+    """Return the name of a callback class in text options: `early_stopping`, or `package.module:Class` for others."""
     if is_own(cls):
         return snake_case(cls.__name__)
     return f"{cls.__module__}:{cls.__qualname__}"

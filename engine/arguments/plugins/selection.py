@@ -212,7 +212,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run, and no setting of this run leaves the plugin out.
+    """Return whether a plugin joins every run, and no setting of this run leaves it out by its name.
 
     The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
     """

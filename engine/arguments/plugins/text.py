@@ -258,8 +258,7 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    A run cannot name a plugin with an entry point such as `damp-spikes`. If `name` is `damp_spikes`, the message says
-    this.
+    If an installed plugin has an unusable name, such as `damp-spikes` for the name `damp_spikes`, the message says so.
     """
     known = sorted(known)
     close = nearest(name, known)

@@ -155,9 +155,9 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other running process of this host writes, replaces or deletes the folder.
+        """Whether no other running process of this host uses the folder.
 
-        True in three cases: the process `pid` is this process, has ended, or ran on another host.
+        True in three cases: the process `pid` is this process, has ended, or is on another host.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 

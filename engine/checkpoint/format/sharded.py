@@ -185,8 +185,8 @@ class StoredTensor:
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
     """Gather a tensor from all ranks. Return the whole tensor on the CPU if `keep` is True, else None.
 
-    All ranks must call this function, because the ranks exchange their shards on `device`. A tensor that is not sharded
-    is only copied.
+    All ranks must call this function, because the ranks exchange their shards on `device`. For a tensor that is not
+    sharded, the ranks exchange nothing.
     """
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None

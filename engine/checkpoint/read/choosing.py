@@ -84,7 +84,7 @@ class Inspector:
     check: Check = STRICT
     """The settings of the verification."""
     reads: bool = True
-    """Whether this rank verifies the files. If False, it only checks that the folder exists."""
+    """Whether this rank verifies the files. If False, it only checks that the folder and its own RNG states exist."""
     separate_disks: bool = False
     """Whether each machine has its own disk, and so its own files of a checkpoint."""
     _opened: dict[Path, SavedCheckpoint] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -87,10 +87,11 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Return the path of the newest good checkpoint in a folder; None if no checkpoint is good, or no folder exists.
+    """Return the path of the newest good checkpoint in a folder; None if there is none.
 
     Every file of the checkpoint is read and compared with its hash. `resume_from_checkpoint=True` selects the same
-    checkpoint. With `resume_partial`, it may select a newer one that lacks a part of the training state.
+    checkpoint. With `resume_partial`, the argument may select a newer checkpoint that lacks a part of the training
+    state.
     """
     with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))

@@ -118,11 +118,10 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Regroup the parameters of an optimizer as in the saved run.
+    """Divide the parameters of an optimizer into the same two groups as in the saved run.
 
-    trainbus makes two groups, and the function tries both ways. With weight decay, the second group has the parameters
-    without decay, such as biases. Without weight decay, the first group has all parameters, and the second group is
-    empty.
+    With weight decay, trainbus puts the parameters without decay, such as biases, into the second group. Without weight
+    decay, the first group has all parameters. `sizes` shows which of the two cases the saved run had.
 
     Args:
         optimizer: the optimizer of the run.

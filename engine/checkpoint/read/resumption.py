@@ -50,9 +50,8 @@ class FreshStart:
     def restore(self, feed: ResumableFeed) -> None:
         """Restore the saved state of the run before its first step.
 
-        A fresh start has no saved state. It drops callback states that an earlier resume of this trainer loaded and
-        that no callback received. A `Resumption` restores the optimizer, the callback states, the RNG states and the
-        position of the data loader.
+        A fresh start has no saved state. It drops the carried states of an earlier resume of this trainer. A
+        `Resumption` restores the optimizer, the callback states, the RNG states and the position of the data loader.
 
         Args:
             feed: the feed of the training batches.

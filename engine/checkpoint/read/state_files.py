@@ -26,7 +26,7 @@ class StateFiles(Protocol):
     resumes_loader_exactly: bool
     """Whether the RNG states were saved together with the position of the data loader.
 
-    If False, a run that resumes in the middle of an epoch restores the RNG states after it takes the batches of its
+    If False, a run that resumes in the middle of an epoch restores the RNG states after it fetches the batches of its
     first step, as transformers does.
     """
 

@@ -180,7 +180,7 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Check a checkpoint without a list of its files, such as one of transformers. Return the problems.
+    """Check a checkpoint that has no list of its files, such as one of transformers. Return the problems.
 
     The trainer state must be a JSON object. The files of the weights must exist and not be empty.
     """
@@ -205,7 +205,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(folder: CheckpointFolder) -> list[str]:
-    """Read the tensor files of a checkpoint without a list of its files. Return one problem for each damaged file."""
+    """Read the tensor files of a checkpoint that has no list of its files. Return a problem for each damaged file."""
     names = {file.name for file in folder.path.iterdir() if file.suffix in (".safetensors", ".pt", ".pth")}
     names |= {file.name for file in folder.path.glob("pytorch_model*.bin")}
     # An index may name files in subfolders. Adapters other than the default one are in subfolders.

@@ -35,9 +35,8 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
             read whole tensors.
 
     Returns:
-        The weights by name, on the CPU. All names of a tied weight refer to one tensor. For a checkpoint of adapters,
-        the weights of adapters have their names in the adapter files. Names of an adapter other than the default
-        adapter have the prefix `<adapter>/`.
+        The weights by name, on the CPU. All names of a tied weight refer to one tensor. A weight of an adapter has its
+        name in the adapter file, with the prefix `<adapter>/` for each adapter other than `default`.
 
     Raises:
         CheckpointError: if the checkpoint has no weights, or if they cannot be read.

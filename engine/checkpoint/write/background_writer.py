@@ -40,7 +40,7 @@ class BackgroundWriter:
 
         Args:
             work: the task.
-            step: the number of completed steps of the training.
+            step: the number of completed steps of the training. Only `RanksWriter` uses it.
         """
         self.wait()
         if self._pool is None:

@@ -167,9 +167,9 @@ class Staging:
 
 
 def synchronise(paths: Iterable[Path]) -> None:
-    """Wait until the disk has the contents of files, and the file names in folders.
+    """Wait until the contents of files, and the file names in folders, are on the disk.
 
-    Several threads call `fsync` at the same time.
+    The function calls `fsync` on several threads, which takes less time.
     """
     at_once(_synchronise, paths)
 
@@ -214,9 +214,9 @@ def remove(checkpoint: Removable) -> None:
 def sweep(output_dir: Path, run_id: str) -> None:
     """Delete the hidden folders that killed sessions left in the output folder.
 
-    A hidden folder is a checkpoint that a session was writing, replacing or deleting. Two kinds are deleted: those of
-    this run, unless another live process of this host uses them, and those of ended processes of this host. The others
-    stay, because their run may be alive.
+    A hidden folder is a checkpoint that a session was writing, replacing or deleting. A folder of this run is deleted
+    unless another running process of this host uses it. A folder of another run is deleted only if its process ran on
+    this host and has ended.
 
     First, `put_back` restores the final names of good checkpoints.
 

@@ -45,10 +45,10 @@ def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> 
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor on this rank.
+    """Return the number of bytes that a tensor has on this rank.
 
-    A tensor may consist of other tensors, such as an 8-bit optimizer state or a sharded tensor. The result is then the
-    sum of their bytes.
+    For a tensor that consists of other tensors, such as an 8-bit optimizer state, the result is the sum over these
+    tensors.
     """
     if consists_of_tensors(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def bytes_free(folder: Path) -> int | None:
-    """Return the free bytes on the disk of a folder; None if they are unknown. The folder need not exist."""
+    """Return the number of free bytes on the disk of a folder; None if they are unknown. The folder need not exist."""
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), None)
     try:
         usage = shutil.disk_usage(existing or folder)

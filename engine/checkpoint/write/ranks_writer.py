@@ -1,7 +1,7 @@
 """A writer with one thread on each rank, for checkpoints of several ranks.
 
-A task writes one checkpoint. The ranks finish a task at different times, but `finished_at` returns True from the same
-step on, on all ranks.
+A task writes one checkpoint. The ranks finish a task at different times, but all ranks learn at the same step that the
+task is finished.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RanksWriter(BackgroundWriter):
 
     The threads have their own process group. The training never uses this group.
 
-    The ranks finish a task at different times, but all ranks must raise its error or announce an event at the same
-    step. So the threads exchange the last step that each rank completed. The *due step* is the highest of these steps
-    plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the threads
-    exchange the steps, so that no rank passes the due step too early.
+    The ranks finish a task at different times. But all ranks must announce `on_commit`, or raise the error of the task,
+    at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
+    these steps plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the
+    threads exchange the steps, so that no rank passes the due step too early.
     """
 
     def __init__(self) -> None:

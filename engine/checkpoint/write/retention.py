@@ -43,8 +43,8 @@ class Keep(CheckedKeywords):
     last: int | None = None
     """The number of newest checkpoints to keep."""
     best: int = 0
-    """The number of best checkpoints to keep, by the metric of the best model. If no evaluation measures the metric at
-    the step of a checkpoint, `best` does not select this checkpoint."""
+    """The number of best checkpoints to keep, by the metric that selects the best model. If no evaluation
+    measures the metric at the step of a checkpoint, `best` does not select this checkpoint."""
     multiples: int | None = None
     """Keep each checkpoint with a step number that is a multiple of this number. These checkpoints always stay."""
     total: int | None = None
@@ -109,10 +109,7 @@ class Keep(CheckedKeywords):
 
 
 def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
-    """Divide the training time into spans of `span` seconds. Return the step of the first checkpoint in each span.
-
-    The result has no checkpoint of the first span.
-    """
+    """Return the steps of the checkpoints that stay because of `Keep.minutes`. `span` is the interval in seconds."""
     first: dict[int, int] = {}
     for checkpoint in checkpoints:
         first.setdefault(int(checkpoint.seconds // span), checkpoint.step)

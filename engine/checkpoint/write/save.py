@@ -64,12 +64,15 @@ def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
 
 
 def together(ranks: SavingRanks, step: int, work: Callable[[], T]) -> list[T]:
-    """Call `work` on all ranks in `ranks`, as `on_all_ranks` does for the ranks of a run.
+    """Call `work` on each rank in `ranks` and return the results, in order of rank.
 
     Args:
         ranks: the ranks. Each of them must call this function.
         step: the step of the checkpoint, for errors.
         work: the function to call.
+
+    Raises:
+        CheckpointError: on the other ranks, if `work` fails on a rank. The failing rank raises its own error.
     """
     result, failure = None, None
     try:

@@ -24,9 +24,9 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     Dicts become a dict of tensors:
 
     - The column `label` (a number) or `label_ids` (numbers) becomes `labels`. The dtype of `labels` is int64 if all
-      labels of the batch are integers, else float32. Tensors in `label_ids` keep their dtype.
+      labels of the batch are integers or booleans, else float32. Tensors in `label_ids` keep their dtype.
     - If another column mixes integers and floats, its tensor has a float dtype.
-    - A column of strings, also one with gaps, and a column that is None in all samples, are left out.
+    - Columns of strings are left out, also if some values are None. Columns with only None are left out too.
 
     Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
     a dict. torch's `default_collate` stacks the other values of tuples, and samples that are tensors or arrays.
@@ -142,11 +142,12 @@ def _other_type(features: Sequence[Any]) -> DataError:
 
 
 def _lacking_column(features: Sequence[Any], place: str = "") -> str:
-    """Return which sample is not a dict or lacks a column of the first sample, and how to fix it; else an empty text.
+    """Return an error text if a sample is not a dict or lacks a column of the first sample; else an empty text.
 
     Args:
-        features: samples, or the values at one position of samples. The first is a dict.
-        place: where the values are in the samples, for the error.
+        features: the samples. For samples that are tuples: the values at one position of the tuples. The first
+            element is a dict.
+        place: the position as text, such as ` at position 1 of the samples`; empty for whole samples.
     """
     remedy = "Give all samples the same columns, or pass a `data_collator`."
     for row, feature in enumerate(features):

@@ -69,8 +69,7 @@ class Chunk:
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return where the outer list of each row begins, and where it ends: the index after its last element.
 
-        Both arrays have the shape (rows,). The indices count the lists of the next level, or the values if there is no
-        next level.
+        Both arrays have the shape (rows,). They have indices of inner lists, or of values if there are no inner lists.
         """
         level = self.levels[0]
         if isinstance(level, int):
@@ -78,7 +77,7 @@ class Chunk:
         return level[rows], level[rows + 1]
 
     def block(self, row: int) -> tuple[list[int], int, int]:
-        """Return the shape of a row, the index of its first value, and the index after its last value.
+        """Return the shape of the lists in a row, the index of its first value, and the index after its last value.
 
         Raises:
             NotColumnar: if the row has lists of different lengths.
@@ -159,7 +158,7 @@ class Column:
         return lengths, spans
 
     def block(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the lists of some rows as a tensor of shape (rows, *shape). The lists must have equal shapes.
+        """Return the nested lists of some rows as a tensor of shape (len(rows), ...).
 
         Raises:
             NotColumnar: if the shapes of the lists differ, or if the lists hold no values.

@@ -154,10 +154,10 @@ class Cells:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the tensor that torch makes from the values in samples.
+        """The dtype of the tensor that torch would make from the samples.
 
         Raises:
-            NotColumnar: if this would be torch's default dtype, and the default is neither float32 nor float64.
+            NotColumnar: if the dtype is torch's default dtype, and the default is neither float32 nor float64.
         """
         if self.is_floating:
             default = torch.get_default_dtype() if self.style == "python" else torch.float32

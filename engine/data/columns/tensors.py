@@ -53,10 +53,10 @@ class TensorRows(BatchRows):
 
 
 def _is_usual(tensor: torch.Tensor) -> bool:
-    """Return whether selecting rows of a tensor surely gives the same batch as stacking samples.
+    """Return whether a batch is made by selecting rows of a tensor, instead of stacking samples.
 
-    The tensor must be dense, contiguous, on the CPU, not empty and without gradients. In a worker, a row must also have
-    fewer bytes than `_LARGE`.
+    The result must be the same, so the tensor must be dense, contiguous, on the CPU, not empty and without gradients.
+    In a worker, the result is False for rows of `_LARGE` or more bytes: stacking them is faster.
     """
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
         return False

@@ -180,8 +180,8 @@ def _tolerance(logits: torch.Tensor) -> float:
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
     """Run a model, and return its logits, of shape (rows, width, n). Return None if they have fewer than 3 dimensions.
 
-    If the model also returns hidden states, the last hidden states are concatenated to the logits. They differ between
-    tokens even if the output layer has only zeros as weights.
+    If the model also returns hidden states, the last hidden states are concatenated to the logits. With an output layer
+    of zeros, only the hidden states show a difference between samples.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))

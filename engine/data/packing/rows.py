@@ -1,4 +1,4 @@
-"""Functions that decide which samples share a row of a packed batch. The results depend only on the lengths."""
+"""Functions that decide which samples share a row of a packed batch. They read only the lengths of the samples."""
 
 from __future__ import annotations
 
