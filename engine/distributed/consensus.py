@@ -80,10 +80,11 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree on flags in each step, before the optimizer changes the weights.
 
-    If `debug='rank_divergence'` is set, or if a callback could skip the update on some ranks only, the function is
-    `agree`. Otherwise the function does nothing.
+    The function is `agree` in two cases. In all other cases, the function does nothing.
 
-    Such a callback handles an event in `BEFORE_UPDATE`, and is rank-local or in `shared_callbacks`.
+    - `debug='rank_divergence'` is set.
+    - A callback could skip the update on some ranks only. It handles an event in `BEFORE_UPDATE`, and is rank-local or
+      in `shared_callbacks`.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))

@@ -1,6 +1,6 @@
 """Loss windows: sums of the training losses since the last log. The sums stay on their device until a log reads them.
 
-A loss window spans the steps between two logs. It is not the window of the batches of one step.
+A loss window spans the steps between two calls of `read`. It is not the window that has the batches of one step.
 """
 
 from __future__ import annotations
