@@ -191,7 +191,7 @@ class Run(RunClocks):
         self.model_wrapped = self.model
 
     def replace_model(self, model: nn.Module) -> None:
-        """Set `run.model` to another model, and `run.model_wrapped` to the same model without a wrapper."""
+        """Set both `run.model` and `run.model_wrapped` to `model`, which has no wrapper."""
         self.model = self.model_wrapped = model
 
     def replace_state(self, state: TrainerState) -> None:
@@ -247,7 +247,7 @@ class Run(RunClocks):
             )
 
     def drop_batch(self) -> None:
-        """Free the batch and the outputs of the last step at the end of a session."""
+        """At the end of a session, free the batch and the outputs of the last step."""
         self.step.batch = self.step.outputs = None
 
     def release(self) -> None:

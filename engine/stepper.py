@@ -88,7 +88,7 @@ class Stepper:
         """Whether the gradients of the current step were scaled, and whether the loss scale was removed from them."""
 
     def _collect(self) -> None:
-        """List the parameters to clip and clear. Doing this in each step would take longer than a small update."""
+        """List the parameters to clip and clear. The stepper calls this method only if the parameters may be new."""
         self.parameters = [*self.run.unwrapped_model.parameters(), *self._extra]
         self.clipped = [parameter for parameter in self.parameters if id(parameter) not in self._unclipped]
         self._outdated = False
@@ -192,7 +192,7 @@ class Stepper:
         seams.zero_grad(self.parameters)
 
     def _skip(self) -> bool:
-        """Make no update, and return False. Prepare the scaler for the gradients of the next step, with its scale."""
+        """Make no update, and return False. Prepare the scaler for the next step, and do not change its scale."""
         scaler = self.run.seams.scaler
         if scaler is not None and self._unscaled:
             scaler.update(scaler.get_scale())

@@ -78,8 +78,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. The criterion
             receives no `num_items_in_batch`. A `criterion` or `compute_loss_func` that is a module is trained too: its
-            parameters are updated, clipped, saved and resumed. Parameters in the optimizer of `optimizers` that belong
-            neither to the model nor to such a module are updated, saved and resumed, but not clipped.
+            parameters are updated, clipped, saved and resumed. An optimizer in `optimizers` may also have parameters
+            that belong neither to the model nor to such a module. These are updated, saved and resumed, but not
+            clipped.
         tokenizer: the former name of `processing_class`.
 
     Raises:

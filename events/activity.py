@@ -72,7 +72,7 @@ class Activity(threading.local):
             self.name = outer
 
     def fail(self, error: BaseException) -> None:
-        """Record the current activity on an exception that ends the session. Then set the activity to `IDLE`."""
+        """Store the current activity in an exception that ends the session. Then set the activity to `IDLE`."""
         note_activity(error, self.name)
         self.name = IDLE
 
@@ -107,10 +107,10 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 
 
 def note_activity(error: BaseException, name: str) -> None:
-    """Record the activity `name` on an exception.
+    """Store the activity `name` in an exception.
 
-    The function does nothing if `name` is empty, or if the exception or one of its causes (`__cause__`) already has an
-    activity. The activity that was recorded first is the innermost.
+    The function does nothing if `name` is empty, or if the exception or one of its causes (`__cause__`) already stores
+    an activity. The activity that was stored first is the innermost.
     """
     if name and not activity_of(error):
         error.__dict__[_KEY] = name

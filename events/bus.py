@@ -230,11 +230,11 @@ class EventBus:
             self.call(closing, "on_close", self.run, {})
 
     def know(self, ids: Iterable[str]) -> None:
-        """Accept these ids in `before=` and `after=`, because a preview attaches only some of the callbacks."""
+        """Accept `ids` in `before=` and `after=`, even if no callback with such an id is attached, as in a preview."""
         self._ids.update(ids)
 
     def reorder(self, ids: Iterable[str]) -> None:
-        """Give all subscribers another order of attachment.
+        """Change the order of attachment of all subscribers, which is the order of handlers within a stage.
 
         Args:
             ids: the ids of all subscribers, in the new order.
@@ -262,7 +262,7 @@ class EventBus:
     # Announcing.
 
     def reroute(self, route: Route) -> None:
-        """Let `route(event, handlers)` choose which handlers an announcement calls. It returns these handlers."""
+        """Set the function that chooses the handlers of an announcement: `route(event, handlers)` returns them."""
         self.route = route
         for channel in self.signals.values():
             channel.calls = None

@@ -91,7 +91,7 @@ class Channel(blinker.Signal):
         self._resting, self.calls = [*others, handler] if rests else others, None
 
     def awake(self, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Return the handlers, without those that a call of `rest` tells announcements to skip."""
+        """Return the handlers that announcements do not skip. The method `rest` sets which handlers are skipped."""
         return tuple(each for each in handlers if each.handler not in self._resting)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
@@ -120,5 +120,5 @@ Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-    """Return the handlers unchanged. As a `Route`, this lets an announcement call all handlers of the event."""
+    """Return all handlers. This is the default `Route` of a bus: an announcement calls all handlers of the event."""
     return handlers

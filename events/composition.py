@@ -61,9 +61,9 @@ def _conflict(one: Callback, other: Callback) -> str:
 
 
 def describe_capabilities(callbacks: Mapping[str, object]) -> str:
-    """Return a text with one line for each callback that has capabilities: its id and the capabilities.
+    """Return a text with one line for each callback that has capabilities or is rank-local: the id and these facts.
 
-    A callback that decides on one rank (`local`) has a line too. The text is empty if there is no such callback.
+    The text is empty if no callback has a line.
 
     Args:
         callbacks: id -> callback.

@@ -48,8 +48,10 @@ class TrainerControl:
 
     Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only the
     caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto lasts until
-    the end of the step. Then the run drops the blocked requests. If a request comes too late for the end of this step,
-    the run does the work at the end of the next step.
+    the end of the step. Then the run drops the blocked requests.
+
+    At the end of a step, the run logs, evaluates and saves, in this order. If a handler requests a log during the
+    evaluation, the run logs at the end of the next step or epoch.
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:
@@ -192,10 +194,7 @@ class TrainerControl:
     # For the loop.
 
     def take(self, flag: Flag) -> frozenset[str]:
-        """Remove the requests for `flag` and return their authors.
-
-        If there is no request, or if `flag` is vetoed, the returned set is empty.
-        """
+        """Remove all requests for `flag`. Return their authors; an empty set if `flag` is vetoed or not requested."""
         requests = self._requests[flag]
         if not requests:
             return frozenset()
@@ -209,9 +208,10 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Remove the requests for `flag` and return their authors. Then `should_<flag>` stays True until `finish`.
+        """Begin the work for `flag`: remove all its requests, and return their authors.
 
-        If there is no request, or if `flag` is vetoed, the returned set is empty, and the flag does not stay True.
+        `should_<flag>` stays True until `finish`. If `flag` is vetoed or not requested, the method returns an empty
+        set, and `should_<flag>` is False.
         """
         authors = self.take(flag)
         if authors:

@@ -95,7 +95,7 @@ class Plugin:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> TrainbusError:
-        """Return an error that names the plugin, for an exception that the code of the plugin raised."""
+        """Return an error that says that the plugin cannot be loaded because of `error`, and how to fix it."""
         kind = "command" if self.entry.group == COMMAND_GROUP else "plugin"
         leave_out = f", or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}" if kind == "plugin" else ""
         return TrainbusError(

@@ -176,10 +176,10 @@ class Isolation:
         return guard
 
     def forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Apply the policy of a handler that failed with `error`, and return whether the run continues.
+        """Return whether the run continues after a handler failed with `error`, by the policy of the handler.
 
-        If the run continues, the method counts the failure, logs a warning, and unsubscribes the callback if the policy
-        requires it.
+        If True, the method has counted the failure and logged a warning. If the policy requires it, the method has
+        called `quarantine`. If False, the method does nothing.
         """
         policy, owner_id = subscription.policy, subscription.owner_id
         if policy.action == "raise" or isinstance(error, _NEVER_ISOLATED):
@@ -285,7 +285,8 @@ class Meter:
     def add(self, seconds: float) -> None:
         """Add the seconds of a handler call to the sum. The first call does not count.
 
-        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum.
+        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum. If the budget is
+        exceeded twice in a row, the method applies `over_budget`.
         """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
@@ -328,9 +329,9 @@ def is_thinned(event: Event) -> bool:
 
 
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
-    """Check that a callback with `over_budget="thin"` may miss announcements.
+    """Raise an error if a callback with `over_budget="thin"` has a handler that must not miss an announcement.
 
-    Such a callback runs only at some steps after it exceeds its time budget.
+    After such a callback exceeds its time budget, it runs only at some steps.
 
     Args:
         owner_id: the id of the callback.

@@ -30,7 +30,7 @@ class StreamShard(IterableDataset[Any]):
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
     Every rank gets the same number of batches, and each sample goes to one rank. If `drop_last` is False, the remaining
     samples at the end of the stream are divided evenly over the ranks. If their number is not a multiple of the world
-    size, copies of the first samples of the stream fill up the last ranks. Each copy is wrapped in a `PaddingRow`.
+    size, the last ranks get copies of the first samples of the stream. Each copy is wrapped in a `PaddingRow`.
 
     The stream must yield the same samples in the same order on every rank. A stream that shuffles must therefore
     compute its seed from the epoch that `set_epoch` receives. accelerate works differently: its rank 0 reads the
@@ -134,8 +134,8 @@ class StreamShard(IterableDataset[Any]):
     def state_dict(self) -> Any:
         """Return the position of the stream; None if the stream cannot save its position.
 
-        With several ranks, the state also has the first samples of the stream. Copies of these samples fill up the last
-        ranks at the end of the stream.
+        With several ranks, the state also has the first samples of the stream, because the last ranks may get copies of
+        these samples at the end of the stream.
         """
         state = dataset_state(self.rows)
         return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}
@@ -149,7 +149,7 @@ class StreamShard(IterableDataset[Any]):
 
 @dataclass
 class PaddingRow:
-    """A copy of a sample that fills up the last batch of a rank.
+    """A copy of a sample, so that the last batch of a rank has as many samples as on the other ranks.
 
     Another rank has the sample itself. Only the other rank counts the sample.
     """
@@ -248,8 +248,8 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     Args:
         dataset: a stream. If the program split the stream with `split_dataset_by_node`, it is returned unchanged.
         ranks: the ranks.
-        wanted: whether to divide the shards of the stream, such as its files, over the ranks. If there are fewer shards
-            than ranks, each rank reads the whole stream.
+        wanted: whether to divide the shards of the stream, such as its files, over the ranks. If False, or if there are
+            fewer shards than ranks, each rank reads the whole stream.
     """
     if getattr(dataset, "_distributed", None) is not None:
         return dataset

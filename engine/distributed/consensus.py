@@ -80,9 +80,11 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree on flags in each step, before the optimizer changes the weights.
 
-    The function is `agree` with `debug='rank_divergence'`, or if a callback could skip the update on some ranks only.
-    Such a callback handles an event in `BEFORE_UPDATE`, and is rank-local or in `shared_callbacks`. Otherwise the
-    function does nothing.
+    The function is `agree` in two cases. In all other cases, the function does nothing.
+
+    - `debug='rank_divergence'` is set.
+    - A callback could skip the update on some ranks only. It handles an event in `BEFORE_UPDATE`, and is rank-local or
+      in `shared_callbacks`.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -108,7 +110,8 @@ class Consensus:
     def __init__(self, run: DistributedRun) -> None:
         """Prepare to compare the flags of each callback that has handlers in `run` now.
 
-        For callbacks that are attached later, the comparison only sees whether any of them wrote the flag.
+        Callbacks that are attached later count as one callback: the comparison sees whether any of them requested or
+        vetoed a flag.
         """
         self._activity = run.activity
         self._ranks = run.ranks
@@ -200,7 +203,7 @@ class Comparison:
     """Raises an error if a callback that is not rank-local writes different flags on the ranks."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
-        """Compare the ranks before each call of `agree`."""
+        """Prepare to compare the flag writes of the ranks from now on. Each comparison then calls `agree`."""
         self._ranks = ranks
         self._bus = bus
         self._agree = agree

@@ -211,7 +211,7 @@ def training_settings(run: PreparedRun) -> Settings:
 def compare_lengths(run: DistributedRun, loader: Any) -> None:
     """Raise an error if the ranks have different numbers of samples or batches for an evaluation or prediction.
 
-    In a single process and for an iterable dataset, the function does nothing. For a loader of the user, it compares
+    In a single process, or if the dataset is iterable, the function does nothing. For a loader of the user, it compares
     the numbers of batches only.
 
     Args:

@@ -78,25 +78,28 @@ class FailureMonitor:
     """The failure monitor of a session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
-        """Do nothing. In `RankFailureMonitor`, this method compares the ranks before the first event of the session."""
+        """Do nothing, because there are no other ranks to compare."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return `error`, the error to raise. `RankFailureMonitor` may return an error about another rank instead."""
+        """Return `error` itself, because no other rank can be its cause."""
         return error
 
 
 class RankFailureMonitor(FailureMonitor):
-    """The failure monitor of a session on several ranks."""
+    """The failure monitor of a session on several ranks.
+
+    It compares the ranks before the session. If a rank fails, it tells the other ranks why.
+    """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare for the session of `run` that begins on every rank."""
+        """Create the monitor of the next session of `run`. Every rank must create a monitor for each session."""
         self._run = run
         self._session = next(_SESSIONS)
         self._addresses: dict[int, ProcessAddress] = {}
         self._others = [rank for rank in range(run.ranks.world_size) if rank != run.ranks.rank]
 
     def begin(self) -> None:
-        """Exchange the process addresses of the ranks, and compare their arguments and callbacks.
+        """Exchange the process addresses of the ranks, and compare their arguments, plugins and callbacks.
 
         Raises:
             RankDivergence: on all ranks, if arguments or plugins differ.
@@ -182,5 +185,5 @@ class RankFailureMonitor(FailureMonitor):
 
 
 def failure_monitor(run: DistributedRun) -> FailureMonitor:
-    """Return the failure monitor for a new session of `run`."""
+    """Return the failure monitor for the next session of `run`. Every rank must call this function."""
     return FailureMonitor() if run.ranks.single_process else RankFailureMonitor(run)

@@ -29,14 +29,14 @@ class Candidate:
 
 
 def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Compute the memory that a variant needs, by the formula of its strategy."""
+    """Compute the memory that a variant of a strategy needs, by the formula of the strategy."""
     return Strategy.named(variant.strategy).row.memory(variant, workload)
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Compute the memory of every variant for a workload, and whether each variant fits.
+    """Compute the memory of every variant of every strategy for a workload, and whether the variant fits.
 
-    The first variant needs the smallest change to a program.
+    The first variant in the list needs the smallest change to a program.
     """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]

@@ -62,7 +62,7 @@ class MemoryEstimate:
 
     @property
     def between_steps(self) -> float:
-        """The memory between two steps."""
+        """The memory between two steps: weights, optimizer state, float32 copies of the weights, and buffers."""
         return self.weights + self.states + self.masters + self.buckets
 
     @property
@@ -77,7 +77,7 @@ class MemoryEstimate:
 
     @property
     def gigabytes(self) -> float:
-        """The peak on each GPU, in GB."""
+        """The peak memory of each GPU, in GB."""
         return self.peak * self.params / 1e9
 
 

@@ -13,7 +13,7 @@ from .ranks import Ranks
 
 
 class DistributedRun(Protocol):
-    """A run, as the modules for several ranks see it. `engine.run.Run` implements this protocol."""
+    """The attributes of a run that the modules of this folder read. `engine.run.Run` implements this protocol."""
 
     @property
     def args(self) -> TrainingArguments:

@@ -14,7 +14,7 @@ _TOKEN_KEY, _PROPOSAL_KEY = "trainbus/here/", "trainbus/proposed"
 
 
 class Store(Protocol):
-    """The methods that the rendezvous uses of a `torch.distributed.Store`, a dict that all ranks share."""
+    """The methods of a `torch.distributed.Store` that the rendezvous uses. A store is a dict that all ranks share."""
 
     def set(self, key: str, value: str) -> None:
         """Store `value` under `key`."""

@@ -9,7 +9,7 @@ TORCHRUN = "torchrun --standalone --nproc_per_node=N train.py"
 
 
 def ddp_variants(workload: Workload) -> list[Variant]:
-    """Return the variant for DDP, or for a single process on one GPU."""
+    """Return a list of one variant: DDP, or a single process if the workload has one GPU."""
     return [Variant("one process" if workload.gpus == 1 else "DDP", "", "", 0)]
 
 
@@ -76,7 +76,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return the Python code that selects a variant, as text: a call of `TrainingArguments`."""
+    """Return a call of `TrainingArguments` that selects a variant of a strategy, as text."""
     words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
     words += ["fp16_opt_level='O2'"] * workload.halves_weights
     words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")

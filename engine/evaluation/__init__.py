@@ -14,7 +14,7 @@
 | `streamed` | The interface of metrics that read each batch. |
 | `row_slice` | Evaluation on a random subset, and its confidence interval. |
 | `bundled`, `metric_files` | The bundled metrics, and metrics in files. |
-| `metric_modules` | A metric of `evaluate` as `compute_metrics`. |
+| `metric_modules` | A metric of the library `evaluate` as `compute_metrics`. |
 | `outputs` | What trainers return and metric functions receive. |
 | `seq2seq` | `Seq2SeqTrainer`, which evaluates generated sequences. |
 """

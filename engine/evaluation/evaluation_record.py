@@ -47,7 +47,8 @@ class EvaluationRecord:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics by name. Handlers in a stage before REPORT may add metrics."""
     heard: dict[str, Any] = field(default_factory=dict)
-    """The metrics that an overridden `evaluate` has measured, logged or announced so far. Empty without an override."""
+    """The metrics so far of an `evaluate` that a subclass of `Trainer` overrides. `metrics` has them when the override
+    returns. Empty without an override."""
     step: int = -1
     """The global step at which the metrics were measured; -1 before the first metrics."""
     dataset_name: str = ""
@@ -86,7 +87,7 @@ def new_record(
 
 
 class PlannedRun(Protocol):
-    """The attributes of a run that `planned` changes. `Run` implements this protocol."""
+    """The attributes of a run that the function `planned` changes. `Run` implements this protocol."""
 
     evaluation_plan: EvaluationPlan
     evaluation: EvaluationRecord

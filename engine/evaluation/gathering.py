@@ -42,11 +42,11 @@ class Gathered:
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
-        """Delete the results that are not in host memory."""
+        """Delete the results that are not in host memory yet, for an evaluation that does not store all batches."""
         self.parts = []
 
     def to_host(self) -> None:
-        """Move all batches to host memory."""
+        """Move the results of all batches to host memory, as numpy arrays."""
         if self.parts:
             self.arrays.append(to_numpy(join(self.parts))) if self.concat else self.arrays.extend(
                 map(to_numpy, self.parts)
@@ -96,7 +96,7 @@ class BatchLosses(Gathered):
     """The type to which the types of all scalar losses are promoted; None before the first scalar loss."""
 
     def add_scalar(self, loss: torch.Tensor, rows: int) -> None:
-        """Append the mean loss of a batch of `rows` rows. `to_host` repeats the losses of many batches at once."""
+        """Append the mean loss of a batch of `rows` rows. `to_host` later repeats this loss for each row."""
         # The model may write the next loss into the same memory. A number is the fastest copy on a CPU. On another
         # device, it would wait for the device.
         in_memory = type(loss) is torch.Tensor and loss.is_cpu
@@ -118,7 +118,7 @@ class BatchLosses(Gathered):
 
 
 def copied(data: Any) -> Any:
-    """Return a copy of nested data, with a copy of each tensor."""
+    """Return a copy of a tensor, or of mappings and sequences with a copy of each tensor."""
     return data.clone() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.clone, data)
 
 
@@ -198,15 +198,15 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
-    An array with `k * of` entries has k entries for each row, such as k generated sequences. If the number of entries
-    is not a multiple of `of`, the function logs a warning and returns the array unchanged.
+    With `of`, an array may have several entries per row, such as several generated sequences. If n is not a multiple of
+    `of`, the function logs a warning and returns the array unchanged.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
         order: dataset index of each row. The function sorts the rows of numpy arrays by these indices, but not the rows
             of tensors. None keeps the order.
-        of: number of all rows from which the arrays come. None: each array has one entry per row.
+        of: number of rows of the whole arrays, so that each row has n / of entries. None: each row has one entry.
     """
     if arrays is None:
         return None

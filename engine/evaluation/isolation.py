@@ -39,7 +39,7 @@ def isolated(function: Any) -> Callable[..., Any]:
 
 
 class _Copies:
-    """The copies of functions, and of the globals that these functions use."""
+    """The copies that one call of `isolated` makes: of functions, and of the values that these functions use."""
 
     def __init__(self) -> None:
         self._functions: dict[int, Any] = {}

@@ -161,13 +161,13 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield a pair for each batch: the tuple of `with_padding_rows`, and whether the batch is the last batch.
+    """Yield a pair for each batch: a tuple that `with_padding_rows` yields, and whether the batch is the last batch.
 
     Args:
         loader: yields the batches.
         most: the largest number of batches; None for all batches.
         look_ahead: True fetches the next batch before a batch is yielded, to find the last batch. A collator then draws
-            its random numbers earlier. False yields False for every batch.
+            its random numbers earlier. With False, the second item of every pair is False.
     """
     batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else zip(batches, repeat(False))
@@ -177,7 +177,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
     """Yield each batch, its number of rows, and its number of padding rows.
 
     The number of rows comes from the sampler or the collator, and includes padding rows. It is None if neither counts
-    the rows. Padding rows only fill up the last batch, and are not part of the results.
+    the rows. Padding rows are copies of other rows at the end of a batch, and are not part of the results.
     """
     if isinstance(loader, Loader):
         for batch in loader.without_resume():

@@ -12,14 +12,14 @@ from .outputs import EvalPrediction, batches_of
 
 
 def as_metric_function(given: Any) -> Any:
-    """Return a `MetricModule` for a metric of `evaluate`. Return any other value, such as a function, unchanged."""
+    """Return a `MetricModule` for a metric of the library `evaluate`. Return any other value unchanged."""
     is_metric = not callable(given) and callable(getattr(given, "compute", None)) and hasattr(given, "add_batch")
     return MetricModule(given) if is_metric else given
 
 
 @dataclass
 class MetricModule:
-    """A `compute_metrics` that calls `compute(predictions=..., references=...)` of a metric of `evaluate`.
+    """A `compute_metrics` that calls the method `compute` of a metric of the library `evaluate`.
 
     If the predictions are floats with one dimension more than the labels, the argmax over the last dimension gives the
     classes. If the last dimension has the size 1, it is removed instead. Labels of -100 and their predictions are left
@@ -38,7 +38,7 @@ class MetricModule:
 
     @staticmethod
     def _read(outputs: Any, label_ids: Any) -> tuple[Any, Any]:
-        """Return the predictions and references of one batch that the metric compares."""
+        """Convert outputs and labels of a batch to the predictions and references that the metric compares."""
         predictions, labels = (np.asarray(_first(part)) for part in (outputs, label_ids))
         if predictions.ndim == labels.ndim + 1 and predictions.dtype.kind == "f":
             predictions = predictions[..., 0] if predictions.shape[-1] == 1 else predictions.argmax(-1)

@@ -176,7 +176,7 @@ class _Chosen:
     computing: dict[str, Any] = field(default_factory=dict)
     """The options for `compute` of a metric that is not bundled."""
     classes_are_named: bool = False
-    """Whether the metric has one result for each class, and `label_names` gives the names of the classes."""
+    """Whether an unnamed class is an error, because the metric has one result for each class in `label_names`."""
 
     def begin(self) -> _Measured:
         counter = _Collected(self.metric, self.computing) if self.options is None else self.metric(**self.options)
@@ -202,7 +202,8 @@ class _Measured:
     reader: Reader
     """Converts outputs and labels to the values that the metric compares."""
     classes_are_named: bool = False
-    """Whether a class without a name raises an error. Without the error, the results would silently lack this class."""
+    """Whether a class without a name in `label_names` raises an error. Otherwise the results would silently lack this
+    class."""
 
     def add(self, predictions: Any, labels: Any) -> None:
         pair = self.reader(predictions, labels)
@@ -219,8 +220,8 @@ class _Measured:
 class _Collected:
     """Stores the inputs of a metric that is not bundled, such as class numbers, and computes the metric at the end.
 
-    The class does not call the metric's own `add_batch`, which writes to a file for metrics of `evaluate`. If an
-    evaluation failed, this file would stay on the disk.
+    The class does not call the metric's own `add_batch`, which writes to a file for metrics of the library
+    `evaluate`. If an evaluation failed, this file would stay on the disk.
     """
 
     def __init__(self, metric: Any, options: dict[str, Any]) -> None:

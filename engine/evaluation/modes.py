@@ -17,7 +17,7 @@ def begin_training(model: nn.Module) -> None:
 
 
 def to_eval(model: nn.Module) -> None:
-    """Put a model into evaluation mode. Store which of its modules were already in evaluation mode, for `to_train`."""
+    """Put a model into evaluation mode. Store which of its modules were in evaluation mode before, for `to_train`."""
     if model.training:
         for module in model.modules():
             (_KEPT.discard if module.training else _KEPT.add)(module)
@@ -25,7 +25,7 @@ def to_eval(model: nn.Module) -> None:
 
 
 def to_train(model: nn.Module) -> None:
-    """Put a model into training mode, except for the modules that `to_eval` found in evaluation mode."""
+    """Put a model back into training mode, except for modules that were in evaluation mode before `to_eval`."""
     model.train()
     if _KEPT:
         for module in model.modules():

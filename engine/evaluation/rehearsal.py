@@ -48,8 +48,9 @@ def rehearse(
     """Evaluate one batch of each dataset, and return the names of the metrics that an evaluation will measure.
 
     Before the first step, callbacks use the names to check the name of the metric that they read. The function
-    evaluates only if this is fast and cannot change the run:
+    evaluates only if this is fast and cannot change the run. All conditions must be true:
 
+    - The model has no lazy weights. `batch_eval_metrics` and `include_for_metrics` are not set.
     - Reading the datasets needs no user code, and the collator is one of trainbus without a state.
     - `isolated` can copy `preprocess_logits`, and `compute_metrics` if it is not a `StreamedMetrics`.
 
@@ -133,7 +134,7 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Return whether a sample can be read without random draws, without opening files, and without user code."""
+    """Return whether reading a sample runs no user code and draws no random numbers, so that `rehearse` may read it."""
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

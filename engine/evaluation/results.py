@@ -22,9 +22,9 @@ class BatchResult(NamedTuple):
     loss: Any
     """Mean loss, a scalar tensor."""
     predictions: Any
-    """Logits of shape (rows, ...), or nested."""
+    """Logits of shape (rows, ...), or mappings and sequences of such tensors."""
     labels: Any
-    """Labels of shape (rows, ...), or nested."""
+    """Labels of shape (rows, ...), or mappings and sequences of such tensors."""
     inputs: Any
     """Main input of the model, shape (rows, ...)."""
 
@@ -152,7 +152,10 @@ class Results:
         )
 
     def drop_batch(self) -> None:
-        """Delete the predictions, labels and inputs that are not in host memory yet. Losses stay."""
+        """Delete the predictions, labels and inputs that are not in host memory yet. Losses stay.
+
+        The loop calls this method after each batch if the evaluation does not store predictions.
+        """
         for collection in (self.predictions, self.labels, self.inputs):
             collection.drop()
 

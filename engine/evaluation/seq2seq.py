@@ -186,11 +186,11 @@ class Seq2SeqTrainer(Trainer):
         return options
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens of shape (rows, width), padded so that all batches have the same width.
+        """Return tokens of shape (rows, length), padded at the end of each row to `max_length`.
 
-        The width is `max_length` of the model's generation config, or `DEFAULT_MAX_LENGTH` without it. For tokens that
-        are not shorter than this, the width is `max_new_tokens + 1`, if the config has `max_new_tokens`. Tokens that
-        are still longer stay unchanged.
+        `max_length` is from the model's generation config; without it, `DEFAULT_MAX_LENGTH`. If the tokens have this
+        length already, and the config sets `max_new_tokens`, they are padded to `max_new_tokens + 1`. Longer tokens
+        stay unchanged.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)

@@ -1,4 +1,7 @@
-"""Loss windows: sums of training losses, which stay on their device until a log needs them."""
+"""Loss windows: sums of the training losses since the last log. The sums stay on their device until a log reads them.
+
+A loss window spans the steps between two calls of `read`. It is not the window that has the batches of one step.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 
 
 class LossWindow:
-    """The sum of the training losses since the window was last read.
+    """A sum of training losses. It starts at 0 when the window is created, and again after each call of `read`.
 
     The sum stays a tensor on its device. If code reads its value, the host must wait for the device.
     """
@@ -24,7 +27,7 @@ class LossWindow:
             gather: a function that gathers the sums of all ranks: shape () -> (world_size,).
         """
         self.since = step
-        """Optimizer steps that were done when the window was last read."""
+        """Optimizer steps that were done at the last call of `read`, or when the window was created."""
         self.total = 0.0
         """Sum of all losses that `read` and `drain` took from the window, over the whole run, averaged over ranks."""
         self.nonfinite_step: int | None = None
@@ -35,7 +38,7 @@ class LossWindow:
 
     @property
     def pending(self) -> torch.Tensor:
-        """The sum of the losses since the window was last read: a scalar tensor. The caller may change it in place."""
+        """The sum of the losses since the last call of `read`: a scalar tensor. The caller may change it in place."""
         return self._sum
 
     def add(self, loss: torch.Tensor) -> None:
@@ -43,7 +46,9 @@ class LossWindow:
         self._sum += loss
 
     def skip(self, step: int) -> None:
-        """Count the mean loss since the last read for a batch with a NaN or infinite loss, as transformers does.
+        """Add the mean loss per step in place of the NaN or infinite loss of a batch, as transformers does.
+
+        The mean is over the steps since the last call of `read`.
 
         Args:
             step: number of optimizer steps that are done.
@@ -52,10 +57,10 @@ class LossWindow:
         self._note_nonfinite(step + 1)
 
     def add_mean(self, steps: float, share: float) -> None:
-        """Count the mean loss since the window was last read for a skipped batch, which has no loss.
+        """Add the mean loss in place of the loss of a skipped batch. The mean of the window then stays the same.
 
         Args:
-            steps: optimizer steps since the window was last read, such as 2.5 after two steps and half of the batches
+            steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
                 of a third step. If `steps` is 0, the method does nothing.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
@@ -63,7 +68,7 @@ class LossWindow:
             self._sum += self._sum * (share / steps)
 
     def read(self, step: int) -> float:
-        """Return the mean loss per step since the window was last read, and set the sum to 0.
+        """Return the mean loss per step since the last call of `read`, and set the sum to 0.
 
         Every rank must call this method.
 
@@ -71,7 +76,7 @@ class LossWindow:
             step: number of optimizer steps that are done.
 
         Returns:
-            The mean over steps and ranks; NaN if no step was made since the window was last read.
+            The mean over steps and ranks; NaN if no step was made since the last call of `read`.
         """
         total = self.drain()
         if not math.isfinite(total):
@@ -81,7 +86,7 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state of the window for a checkpoint. It is exact: a Python float can store every float32."""
+        """Return the state of the window for a checkpoint. The sum is exact: a Python float can store every float32."""
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
@@ -96,7 +101,7 @@ class LossWindow:
             self.nonfinite_step = step
 
     def drain(self) -> float:
-        """Average the sum over the ranks. Add the average to `total`, set the sum to 0, and return the average.
+        """Return the average over the ranks of `pending`. Add this average to `total`, and set `pending` to 0.
 
         Every rank must call this method.
         """
@@ -107,10 +112,10 @@ class LossWindow:
 
 
 class Losses:
-    """All windows of a run: `main` for the main `Log` callback, and one for each other callback that reads losses."""
+    """The loss windows of a run: `main` for the main `Log` callback, and one for each other callback that opens one."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create the window `main` of the run.
+        """Create the loss windows of a run. At first, there is only `main`, the window of the main `Log` callback.
 
         Args:
             step: number of optimizer steps that are done.
@@ -126,7 +131,7 @@ class Losses:
         self._restored: dict[str, dict[str, float]] = {}
 
     def open(self, step: int, name: str = "") -> LossWindow:
-        """Create one more window, which sums the losses after the current step, and return this window.
+        """Create one more loss window for the losses after the current step, and return this window.
 
         Args:
             step: number of optimizer steps that are done.

@@ -70,13 +70,13 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses; None if `forward` has only `**kwargs`."""
+        """Columns of a dataset that the model or the loss uses. None, if `forward` has only `**kwargs`: all columns."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def use(self, criterion: Criterion | None, compute_loss_func: Callable[..., torch.Tensor] | None) -> None:
-        """Make later calls compute the loss with a criterion or a loss function.
+        """Set the criterion or the loss function that computes the loss from now on.
 
         If both parameters are None, label smoothing or the model computes the loss.
         """
@@ -193,9 +193,9 @@ class Objective:
         return None if not parts or any(part is None for part in parts) else tuple(map(detach, parts))
 
     def without_labels(self, inputs: Any) -> Any:
-        """Return a batch for inference: only the inputs that the model's `forward` accepts, without labels.
+        """Return a batch for inference: the inputs that the model's `forward` accepts, but no optional labels.
 
-        Labels stay only if `forward` requires them.
+        Labels stay in the batch if `forward` requires them.
         """
         if not isinstance(inputs, Mapping):
             return inputs[:-1] if self._splits(inputs) else inputs

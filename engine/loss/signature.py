@@ -64,7 +64,7 @@ def _forward_passes_on(model: nn.Module) -> bool:
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function. If a decorator hides them, return them from the decorated function."""
+    """Return the parameters of a function. If these are only `*args, **kwargs`, look into the decorated function."""
     parameters = dict(inspect.signature(function).parameters)
     while _passes_on(parameters):
         while isinstance(function, functools.partial):

@@ -25,7 +25,7 @@ class Adafactor(Optimizer):
 
     Args:
         params: Parameters or parameter groups.
-        lr: Learning rate. Must be None (the default) with `relative_step`, and a number without.
+        lr: Learning rate. Must be None (the default) if `relative_step` is True, and a number if it is False.
         eps: eps1 and eps2 of the paper: the term added to squared gradients, and the lowest parameter scale.
         clip_threshold: Largest root mean square of an update before the learning rate applies (d of the paper).
         decay_rate: Exponent c of the decay rate `1 - t ** c` of the second moment.

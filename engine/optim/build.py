@@ -169,7 +169,8 @@ def build_optimizer(
 
     Raises:
         ArgumentError: The name or an option is unknown, or an option cannot be read. No group has a parameter. The
-            optimizer cannot be built by name. `model` is missing. No layer matches `target_modules`.
+            optimizer cannot be built by name. It needs `model`, and `model` is None. No layer matches
+            `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -250,8 +251,8 @@ def class_and_options(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
 
-    The parameters have the same meaning as in `build_optimizer`. For GaLore and APOLLO, the returned keyword arguments
-    also have the options of the projection that `optim_args` sets. These options belong to the group of the projected
+    The parameters have the same meaning as in `build_optimizer`. If `optim_args` sets options of the projection of
+    GaLore or APOLLO, the returned keyword arguments have these options too. They belong to the group of the projected
     weights, not to the class.
 
     Raises:

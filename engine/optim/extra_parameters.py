@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class ExtraParameters(Callback):
-    """Saves and restores parameters that are not part of the model, such as the parameters of a library's loss."""
+    """Saves and restores the parameters in the user's optimizer that belong neither to the model nor to a loss module.
+
+    The trainer attaches this callback if there are such parameters.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         """Store the parameters to save and restore. Checkpoints number the parameters in this order."""

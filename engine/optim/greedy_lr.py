@@ -141,7 +141,7 @@ class GreedyLR(LRScheduler):
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Add a metric. Change the learning rates after more than `patience` metrics with, or without, an improvement.
+        """Add a metric. If the streak is now longer than `patience`, change the learning rates.
 
         Args:
             metrics: The metric, as a number or a one-element tensor.

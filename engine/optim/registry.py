@@ -342,7 +342,7 @@ OTHER_SHAPE_DEPENDENT = ("apollo", "came", "galore", "lamb", "lars", "lomo", "mu
 
 
 def name_of(optim: Any) -> str:
-    """Return the name of an optimizer as text. `optim` is a text or a member of a string enum, also of transformers."""
+    """Return the name of an optimizer as text. `optim` is a text, or a member of an enum such as `OptimizerNames`."""
     return str(getattr(optim, "value", optim))
 
 

@@ -200,9 +200,10 @@ def cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> float:
-    """Return the factor of `cosine_with_min_lr`, with p = (t - W + 1) / (T - W) and a different warmup.
+    """Return the factor of a warmup that begins above 0, then a cosine decay to m = min_lr / lr_init: c (1 - m) + m.
 
-    t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
+    c is (1 + cos(2 pi p num_cycles)) / 2, with p = (t - W + 1) / (T - W). t is the step, W is `num_warmup_steps`, and T
+    is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
     reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate` the warmup is (t + 1) / W. Source:
     `cosine_warmup_with_min_lr` of transformers.
 

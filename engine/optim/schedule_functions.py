@@ -92,7 +92,11 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LRScheduler:
-    """Build a schedule with linear warmup, then inverse square root decay. See `inverse_sqrt` for `timescale`."""
+    """Build a schedule with linear warmup, then inverse square root decay.
+
+    The learning rate is half of its peak `3 * timescale` steps after the warmup. Default of `timescale`: the number of
+    warmup steps, or 10 000 without a warmup.
+    """
     return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, timescale=timescale, last_epoch=last_epoch)
 
 

@@ -83,8 +83,8 @@ def get_scheduler(
     Args:
         name: A name of `SCHEDULES`, such as `cosine`, as text or as a member of a string enum.
         optimizer: The optimizer. The learning rates of its groups become the initial learning rates, and the schedule
-            multiplies them by a factor. For the options `lr_end` and `min_lr`, which are learning rates, this factor is
-            the option divided by `optimizer.defaults["lr"]`.
+            multiplies them by a factor. The options `lr_end` and `min_lr` are learning rates. The schedule divides them
+            by `optimizer.defaults["lr"]` to get a factor.
         num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
         num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
         scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.

@@ -54,10 +54,10 @@ class SearchBackend(Protocol):
     """A library that chooses hyperparameters. The integrations of optuna, ray and wandb implement this protocol."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the search space of a search without `hp_space`, in the form of the library.
+        """Return the default search space, or the hyperparameters of a trial in this space.
 
-        optuna suggests values from this space: the method then returns the hyperparameters of `trial`. ray and wandb
-        pass None as the trial.
+        For optuna, return the hyperparameters of `trial`, with values that optuna suggests. For ray and wandb, `trial`
+        is None: return the search space in the form of the library. A search without `hp_space` uses this method.
         """
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
@@ -79,7 +79,7 @@ class TrialTrainer(Protocol):
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> TrialTrainer:
-        """Build a trainer without its constructor. `attributes` come from the constructor of the user's trainer."""
+        """Build a trainer without a call of its constructor. `attributes` are the attributes of the user's trainer."""
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Return a new model from `model_init`. A `model_init` with a parameter receives the trial."""
@@ -263,8 +263,8 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 
     All checks run again, and derived values are computed again.
 
-    A value is converted to the type of its argument: `"16"` and `16.7` become `16` for an integer. Relative paths keep
-    the working folder of the user's arguments.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16` for an integer. A relative
+    path starts at the same folder as in the user's arguments, even if the working folder has changed.
 
     Raises:
         ArgumentError: for an unknown name, or for a value of the wrong type. The error suggests the nearest name.

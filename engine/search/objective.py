@@ -36,8 +36,8 @@ def summed_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 class MinimizedObjective:
     """The default objective of a search that minimizes. It warns once if it adds up metrics that are not losses.
 
-    As in transformers, `minimize` is the default direction. For metrics such as the accuracy, the search would return
-    the worst trial.
+    As in transformers, `minimize` is the default direction. A search that minimizes a metric such as the accuracy
+    returns the worst trial.
     """
 
     _warned: bool = False

@@ -36,7 +36,7 @@ def wait_for_idle_threads() -> None:
 def _other_threads_run() -> bool:
     """Return whether another thread of this process runs or is ready to run.
 
-    A thread that waits does not hold the lock of the interpreter.
+    Only such a thread can hold the lock of the interpreter: a thread that waits does not hold it.
     """
     own = threading.get_native_id()
     return any(_state(int(name)) == "R" for name in os.listdir(_THREADS) if int(name) != own)

@@ -9,10 +9,10 @@ class KeptLoader(Protocol):
     """The methods of a loader with persistent workers that `PersistentLoaders` calls. `Loader` implements them."""
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
-        """Make the workers start with the RNG states in the entry `workers` of `state`."""
+        """Make the workers start with the RNG states `state["workers"]`, a result of `worker_states`."""
 
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the RNG states of the workers, by worker number; None if the workers did not start."""
+        """Return the RNG states of the workers, by worker number; None if no worker has started in this session."""
 
 
 class PersistentLoaders:
@@ -33,7 +33,7 @@ class PersistentLoaders:
         return loader if kept is dataset else None
 
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
-        """Store the loader of a dataset. If its workers have saved RNG states, pass these states to the loader."""
+        """Store the loader of a dataset. If a checkpoint had RNG states for its workers, pass them to the loader."""
         self._loaders[name] = dataset, loader
         if name in self._saved:
             loader.inherit_workers({"workers": self._saved[name]})

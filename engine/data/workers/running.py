@@ -40,7 +40,7 @@ class RunningWorkers:
             self.states = by_number(state["workers"])
 
     def inherit_epoch(self, state: dict[str, Any]) -> None:
-        """Set `epoch` to the epoch in which the workers of an earlier session started, if `state` has this epoch."""
+        """Set `epoch` to `state["workers_epoch"]`, if there is one. `state` is a result of `Loader.resume_state`."""
         self.epoch = state.get("workers_epoch", self.epoch)
 
     def take_states(self) -> dict[int, Any] | None:
