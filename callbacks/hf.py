@@ -165,15 +165,19 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Stop training if the rule says so. Do nothing if no subclass overrides this method.
+        """Request a stop after too many evaluations without improvement.
 
-        Without an override, `on_evaluate_end` applies the rule.
+        This method has an effect only if a subclass overrides it and calls `super().on_evaluate()`. Without an
+        override, `on_evaluate_end` does this work.
         """
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Stop training if the rule says so. Do nothing if a subclass overrides `on_evaluate`."""
+        """Request a stop after too many evaluations without improvement.
+
+        If a subclass overrides `on_evaluate`, do nothing, because `on_evaluate` then decides.
+        """
         if not self._is_overridden:
             self._decide(run, control, metrics)
 

@@ -45,8 +45,8 @@ class RemoteStore(Callback):
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
       logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes only the remote checkpoints that the policy does not keep. It deletes no remote checkpoint
-      because the output folder lacks this checkpoint, as on a new machine.
+      local. It deletes only the remote checkpoints that the policy does not keep. A remote checkpoint that the output
+      folder lacks, as on a new machine, stays until the policy no longer keeps it.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:

@@ -41,8 +41,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    The function also returns None if `EvaluationRecord.decides` is False, for example for an evaluation of other data
-    under the same metric names.
+    The function also returns None if callbacks must ignore the evaluation (`run.evaluation_decides` is False), for
+    example if it evaluated other data under the same metric names.
 
     Args:
         metric: the full name of the metric.

@@ -73,7 +73,7 @@ class Checkpoint(Cadence):
     """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
     every file."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)

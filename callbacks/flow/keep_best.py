@@ -73,7 +73,7 @@ class KeepBest(Callback):
     load_at_end: bool = True
     """Whether to load the best model when training ends, also if training ends early."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     greater: bool = field(init=False, repr=False)
     """Whether a greater value is better. `mode`, or else the name of the metric, decides this."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)

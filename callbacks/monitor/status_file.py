@@ -82,7 +82,7 @@ class StatusFile(Callback):
     seconds: float = 5.0
     """After a write, the callback does not write logged values for this number of seconds."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _since: float = field(default_factory=time.time, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)

@@ -116,7 +116,7 @@ class EarlyStopping(Callback):
     """A goal for the metric. A value that reaches this goal, or is better, stops the run immediately. Default: no
     goal."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     rule: StopRule = field(init=False, repr=False, compare=False)
     """The object that decides whether to stop. `rule.best` is the best value of this run so far."""
 

@@ -47,7 +47,7 @@ class SkipSpikes(Callback):
     warmup: int = 20
     """The number of steps at the start of the run for which the callback never skips the update."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     usual: float = field(default=math.nan, init=False)
     """The moving average of the losses so far. NaN before the first step."""
     skipped: list[dict[str, Any]] = field(default_factory=list, init=False)
