@@ -1,4 +1,4 @@
-"""Callbacks with the names of transformers. Some are aliases of callbacks of this library, others are classes."""
+"""Callbacks with the names of transformers. `TrainerCallback` and `ProgressCallback` are aliases."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class DefaultFlowCallback(Callback):
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
     `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or an instance of a subclass, this
     instance makes the decisions. `Log`, `Evaluate` and `Checkpoint` then only do the requested work.
-    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of `DefaultFlowCallback`, `Log`, `Evaluate`,
-    `Checkpoint` and `StopAtMaxSteps`. The call also has this effect if the trainer has no `DefaultFlowCallback`. After
-    the call, only the requests of other callbacks start a log, an evaluation or a save, or stop the run early.
+    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all five callbacks, even if the trainer
+    has no `DefaultFlowCallback`. Then, only the requests of other callbacks start a log, an evaluation or a save, or
+    stop the run early.
     """
 
     previews = True

@@ -150,7 +150,7 @@ def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:
     """Check the settings that every callback has, such as `id`, `on_error` and `budget`.
 
     Raises:
-        SubscriptionError: if settings have wrong values. The error lists all wrong settings, each with the remedy.
+        SubscriptionError: if settings have wrong values. The error lists all of them, and says how to fix each.
     """
     problems = [problem for callback in callbacks for problem in _problems_of(callback)]
     if problems:

@@ -194,7 +194,8 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 def _copied_within(system: Any, source: PurePosixPath, target: PurePosixPath, names: Collection[str]) -> bool:
     """Let the store copy the files `names` from `source` to `target`, the manifest last.
 
-    Return False if the file system has no such copy operation. `target` may then be an empty folder.
+    Return whether the files are copied. If the file system has no such copy operation, return False. In this case,
+    `target` may exist as an empty folder.
     """
     try:
         for name in _manifest_last(names):

@@ -26,7 +26,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 
     Args:
         metric: the name of the metric.
-        mode: `min` or `max`. If None, the name decides: lower is better for losses, error rates and perplexities.
+        mode: `min` or `max`. None: lower is better if the name ends with `loss`, `error`, `perplexity`, `wer`, `cer`,
+            `mse`, `mae` or `rmse`.
 
     Raises:
         ArgumentError: for another mode.

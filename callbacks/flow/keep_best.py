@@ -66,8 +66,8 @@ class KeepBest(Callback):
     metric: str = "eval_loss"
     """The name of the metric. The prefix `eval_` is optional."""
     mode: Mode | None = None
-    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
-    `max`."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses, errors and perplexities,
+    else `max`."""
     save: bool = True
     """Whether to request a checkpoint after a new best value."""
     load_at_end: bool = True

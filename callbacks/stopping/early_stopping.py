@@ -103,8 +103,8 @@ class EarlyStopping(Callback):
     """A value is an improvement if it is better than the best value by more than this difference. The difference has
     the unit of the metric."""
     mode: Mode | None = None
-    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
-    `max`."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses, errors and perplexities,
+    else `max`."""
     baseline: float | None = None
     """The best value at the start of the run. Default: the value of the first evaluation becomes the first best
     value."""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def is_spike(loss: float, usual: float, factor: float) -> bool:
     """Return whether a loss is not finite, or is more than `factor` times the usual loss.
 
-    For a negative usual loss, the limit is usual + (factor - 1) * |usual|.
+    If the usual loss is negative, return whether the loss is more than usual + (factor - 1) * |usual|.
     """
     return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
 

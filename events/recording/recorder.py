@@ -48,7 +48,7 @@ class Recorder(Callback):
     _inside = False
     """Whether the run is inside a step."""
     _known: tuple[Any, ...] = ()
-    """The recorded values of the state, as of the newest record."""
+    """The values of the state that are recorded so far. A new record has only the values that differ from them."""
     _open: dict[str, Record]
     """Event -> the newest record of the event. The handler of the event adds values to this record. The key "" stores
     the newest record of all events."""

@@ -43,7 +43,7 @@ USE_FSDP2 = "remove the word 'fairscale' to use PyTorch's FSDP2, which does the 
 
 
 def has_cuda(device: torch.device) -> bool:
-    """Return whether a device is a CUDA device. fairscale uses CUDA streams."""
+    """Return whether a device is a CUDA device. fairscale's FSDP works on CUDA devices only."""
     return device.type == "cuda"
 
 

@@ -69,7 +69,7 @@ class HeldSchedule:
         self._schedule, self.optimizer = schedule, optimizer
 
     def step(self, *args: Any) -> None:
-        """Do nothing, so that the learning rate of the callback stays."""
+        """Do nothing, because the callback of Lightning sets the learning rate."""
 
     def get_last_lr(self) -> list[float]:
         """Return the current learning rate of each parameter group."""

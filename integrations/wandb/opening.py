@@ -39,9 +39,9 @@ class Request:
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last written step according to the checkpoint, for the case that the segments are on another machine."""
+    """The last written step according to the checkpoint; -1 if unknown. It is used if this machine lacks a segment."""
     known_rows: int = -1
-    """The number of rows up to `known_step`, according to the checkpoint."""
+    """The number of rows up to `known_step`, according to the checkpoint; -1 if unknown."""
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
