@@ -45,7 +45,7 @@ NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.
 """Patterns of files in a checkpoint that are not pushed with the model. The training arguments do not match."""
 
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
-"""The remedy for a failed push."""
+"""The end of the warning about a failed push: what to do."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
 """Patterns of files in the output folder that are not pushed. Hidden files are temporary, so they are not pushed."""

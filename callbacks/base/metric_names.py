@@ -154,7 +154,7 @@ def may_evaluate(run: Run) -> bool:
 ADD_EVALUATIONS = (
     "Set `eval_strategy` to 'steps' or 'epoch' and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
 )
-"""The remedy in errors and warnings about a run without evaluations."""
+"""The end of errors and warnings about a run without evaluations: how to fix the run."""
 
 
 _MEASURING = ("on_evaluate_begin", "on_evaluate_dataset", "on_log", "on_evaluate", "on_evaluate_end")

@@ -154,7 +154,10 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete `folder`, and the oldest capsules of this rank from earlier sessions, to stay within `limit`."""
+        """Make room for a new capsule in `folder`, so that this rank has at most `limit` capsules.
+
+        Delete the oldest capsules of this rank from earlier sessions, and an old capsule in `folder`.
+        """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime

@@ -39,7 +39,7 @@ from .fsdp_units import (
 )
 
 USE_FSDP2 = "remove the word 'fairscale' to use PyTorch's FSDP2, which does the same"
-"""The remedy for most errors of this module."""
+"""The end of most errors of this module: what to do."""
 
 
 def has_cuda(device: torch.device) -> bool:
