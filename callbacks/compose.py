@@ -153,8 +153,8 @@ def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
     """Return the callbacks that the arguments name as text, except those that equal a callback of the user's list.
 
     Raises:
-        ArgumentError: if a named callback has other settings than a listed callback of the same class, and neither an
-            `id` nor a `variant`.
+        ArgumentError: if a named callback has other settings than a listed callback of the same class, and has
+            neither an `id` nor a `variant`.
     """
     kept, problems = [], []
     for callback in named:

@@ -189,8 +189,8 @@ class Timeline:
     def sums(self) -> Sums:
         """Return the nanoseconds of the training by part, such as `forward`, and by handler.
 
-        Most steps are measured as a whole, without their parts. For these steps, the method assumes that the parts have
-        the same proportions as in the other steps.
+        Most steps are measured only as a whole. The method assumes that the parts of such a step have the same
+        proportions as the parts of the other steps.
         """
         self.fold()
         found, ordinary = Sums(), self._ordinary

@@ -140,7 +140,7 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. If `token` or `revision` is None, the setting counts.
+        """Push the output folder without its checkpoints. If `token` or `revision` is None, the callback decides.
 
         Returns:
             The commit. If `blocking` is False: a future of the commit.

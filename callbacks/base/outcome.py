@@ -11,8 +11,8 @@ class Outcome:
 
     exit_code: int = 0
     """The exit code for the service: 0 for success, 1 for an error, 255 after Ctrl-C, and 128 plus the number of the
-    signal after another signal. After `sys.exit`, the code of the program. With the code 255, wandb shows the run as
-    stopped, not as failed. The process itself exits with 130 after Ctrl-C."""
+    signal after another signal. After `sys.exit`, the code of the program. wandb also uses 255 for Ctrl-C. The process
+    itself exits with 130 after Ctrl-C."""
     reason: str = ""
     """The exception that ended the training, as text. Empty if the training ended normally."""
     preempted: bool = False
