@@ -42,7 +42,7 @@ def compose(
     Raises:
         SubscriptionError: if a setting of a callback, such as `id`, has a wrong value.
         ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named callback
-            contradicts a listed callback, or if two callbacks exclude each other. The error names both.
+            contradicts a listed callback, or if two callbacks exclude each other.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
     named = [*named]
@@ -150,10 +150,11 @@ def _replaces(listed: Any, built: Any) -> bool:
 
 
 def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
-    """Return the callbacks that the arguments name and that do not equal a callback of the user's list.
+    """Return the callbacks that the arguments name as text, except those that equal a callback of the user's list.
 
     Raises:
-        ArgumentError: if a named callback contradicts a listed callback of the same class.
+        ArgumentError: if a named callback has other settings than a listed callback of the same class, and has
+            neither an `id` nor a `variant`.
     """
     kept, problems = [], []
     for callback in named:

@@ -1,4 +1,4 @@
-"""The callbacks that training arguments build, in one tuple."""
+"""The classes of all default callbacks, in one tuple."""
 
 from __future__ import annotations
 

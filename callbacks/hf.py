@@ -1,4 +1,4 @@
-"""Callbacks with the names of transformers. Some are aliases of callbacks of this library, others are classes."""
+"""Callbacks with the names of transformers. `TrainerCallback` and `ProgressCallback` are aliases."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class DefaultFlowCallback(Callback):
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
     `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or an instance of a subclass, this
     instance makes the decisions. `Log`, `Evaluate` and `Checkpoint` then only do the requested work.
-    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of `DefaultFlowCallback`, `Log`, `Evaluate`,
-    `Checkpoint` and `StopAtMaxSteps`. The call also has this effect if the trainer has no `DefaultFlowCallback`. After
-    the call, only the requests of other callbacks start a log, an evaluation or a save, or stop the run early.
+    `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all five callbacks, even if the trainer
+    has no `DefaultFlowCallback`. Then, only the requests of other callbacks start a log, an evaluation or a save, or
+    stop the run early.
     """
 
     previews = True
@@ -165,15 +165,19 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Stop training if the rule says so. Do nothing if no subclass overrides this method.
+        """Request a stop after too many evaluations without improvement.
 
-        Without an override, `on_evaluate_end` applies the rule.
+        This method has an effect only if a subclass overrides it and calls `super().on_evaluate()`. Without an
+        override, `on_evaluate_end` does this work.
         """
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Stop training if the rule says so. Do nothing if a subclass overrides `on_evaluate`."""
+        """Request a stop after too many evaluations without improvement.
+
+        If a subclass overrides `on_evaluate`, do nothing, because `on_evaluate` then decides.
+        """
         if not self._is_overridden:
             self._decide(run, control, metrics)
 

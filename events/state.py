@@ -26,11 +26,11 @@ class TrainerState:
     max_steps: int = 0
     """Optimizer steps planned for the whole run."""
     logging_steps: float = 500
-    """Steps between logs. If the argument is a fraction of the run, this is its value in steps."""
+    """Steps between logs, also if the argument `logging_steps` is a fraction of the run."""
     eval_steps: float = 500
-    """Steps between evaluations. If the argument is a fraction of the run, this is its value in steps."""
+    """Steps between evaluations, also if the argument `eval_steps` is a fraction of the run."""
     save_steps: float = 500
-    """Steps between checkpoints. If the argument is a fraction of the run, this is its value in steps."""
+    """Steps between checkpoints, also if the argument `save_steps` is a fraction of the run."""
     train_batch_size: int | None = None
     """Samples per batch on one rank."""
     num_train_epochs: int = 0

@@ -66,8 +66,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
     Raises:
         SubscriptionError: if the object is a class or a text, has a wrong setting, has a method `on_*` that is not an
-            event, or requires another version of the plugin contract. Also if the object
-            has no handler, and derives neither from `Callback` nor from a class named `TrainerCallback`.
+            event, or requires another version of the plugin contract. Also if the object has no handler, and derives
+            neither from `Callback` nor from a class named `TrainerCallback`.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
@@ -150,7 +150,7 @@ def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:
     """Check the settings that every callback has, such as `id`, `on_error` and `budget`.
 
     Raises:
-        SubscriptionError: if settings have wrong values. The error lists all wrong settings, each with the remedy.
+        SubscriptionError: if settings have wrong values. The error lists all of them, and says how to fix each.
     """
     problems = [problem for callback in callbacks for problem in _problems_of(callback)]
     if problems:
@@ -173,7 +173,7 @@ def _problems_of(callback: Callback) -> Iterator[str]:
 
 
 def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
-    """Return the policy that the `on_error` of a callback names: the effect of an exception in its handlers.
+    """Return the policy with the name `on_error`, which says what happens if a handler raises an exception.
 
     Raises:
         SubscriptionError: if `on_error` is not a known value.
@@ -191,7 +191,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
     text.
 
     Raises:
-        SubscriptionError: if the text is not a budget.
+        SubscriptionError: if the text is not a budget such as `2%` or `200us`.
     """
     if not isinstance(callback, Callback):
         return None

@@ -56,7 +56,7 @@ KEPT = 512
 
 
 class Scope:
-    """A time span, such as an evaluation, that counts for one part. This includes the time of its handlers."""
+    """A time span, such as an evaluation, that counts for one part, including the handlers that run in this time."""
 
     def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
@@ -189,7 +189,8 @@ class Timeline:
     def sums(self) -> Sums:
         """Return the nanoseconds of the training by part, such as `forward`, and by handler.
 
-        Steps that were not measured by part count with the proportions of the measured steps.
+        Most steps are measured only as a whole. The method assumes that the parts of such a step have the same
+        proportions as the parts of the other steps.
         """
         self.fold()
         found, ordinary = Sums(), self._ordinary
@@ -201,7 +202,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark when an activity of the engine, such as a save, begins or ends, if `SCOPES` lists it."""
+        """Make a mark when an activity in `SCOPES`, such as a save, begins or ends. Ignore all other activities."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -220,7 +221,10 @@ class Timeline:
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
-        """Add up and delete the marks of the complete steps. If the current step has very many marks, include it."""
+        """Add up and delete the marks of the complete steps.
+
+        If the current step has very many marks, also add up and delete these marks, to free the memory.
+        """
         begin = _last_step(self.marks) + 2
         self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
 
@@ -313,7 +317,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Count the remaining time of running handlers in the new sums, because the sums `ended` are complete."""
+        """Count further time of running handlers in `_row`, and no longer in the complete sums `ended`."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:

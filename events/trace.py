@@ -41,9 +41,10 @@ class Trace:
 def record(bus: EventBus) -> Iterator[Trace]:
     """Record the events that a bus announces in a `with` block, including events without handlers.
 
-    with record(trainer.bus) as trace:
-        trainer.train()
-    print(trace)
+    Example:
+        with record(trainer.bus) as trace:
+            trainer.train()
+        print(trace)
     """
     trace = Trace()
 

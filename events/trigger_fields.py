@@ -32,10 +32,10 @@ def problems_of_triggers(callback: object) -> list[str]:
 
 
 def _classes_by_default(cls: type, field: Field[Any]) -> tuple[type, ...]:
-    """Return the classes of a field's annotation, even if the module of the class does not define `Trigger`.
+    """Return the classes in the annotation of a field that has a trigger as its default; () for other fields.
 
-    The module may lack this name because only a function imports it. The result is empty if another name of the
-    annotation cannot be resolved, or if the default of the field is not a trigger.
+    The module of `cls` need not define the name `Trigger`: a function of the module may import it. The result is also
+    empty if another name in the annotation cannot be resolved.
     """
     if not isinstance(field.type, str) or "Trigger" not in field.type or not isinstance(_default_of(field), Trigger):
         return ()
@@ -61,7 +61,7 @@ def check_triggers(callback: object, *, priced: bool = False, in_steps: bool = F
             `every(1, "epoch")` is never due.
 
     Raises:
-        ArgumentError: if a field has a wrong value. The error names the field, the fault and the remedy.
+        ArgumentError: if a field has a wrong value. The error names the field, and says how to fix the value.
     """
     if problems := problems_of_triggers(callback):
         raise ArgumentError(" ".join(problems))

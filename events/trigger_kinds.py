@@ -57,9 +57,9 @@ class Trigger:
     def wakes(self, step: int, max_steps: int) -> float:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
-        Between `step` and the returned step, the trigger is not due. At the end of the returned step, the trigger may
-        be due or not. At the ends of epochs, all triggers are evaluated. Exception: a trigger with `unforeseen` may
-        be due earlier, if the run stops early.
+        The trigger is not due at the end of a step between `step` and the returned step. At the end of the returned
+        step, it may be due or not. If the run stops early, a trigger with `unforeseen=True` may be due before the
+        returned step. At the end of an epoch, every trigger is evaluated.
         """
         return step + 1
 

@@ -155,8 +155,7 @@ def search_backend(name: str | None) -> Any:
 def found_callbacks(args: Any) -> list[Any]:
     """Build the callbacks of the integrations that the arguments select, such as the trackers in `report_to`.
 
-    The result does not include callbacks of installed plugins. `engine.arguments.plugins.selection.join` returns those
-    callbacks.
+    The result does not include callbacks of installed plugins.
     """
     found = [load(name).from_arguments(args) for name in dict.fromkeys(_trackers(args))]  # a name counts once
     if way := way_to_shard(args):

@@ -45,7 +45,7 @@ NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.
 """Patterns of files in a checkpoint that are not pushed with the model. The training arguments do not match."""
 
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
-"""The remedy for a failed push."""
+"""The end of the warning about a failed push: what to do."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
 """Patterns of files in the output folder that are not pushed. Hidden files are temporary, so they are not pushed."""
@@ -103,7 +103,7 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
 
 
 def check_name(name: str, remedy: str) -> None:
-    """Raise an `ArgumentError` if the hub does not allow a name. `remedy` is the last sentence of the message."""
+    """Raise an `ArgumentError` if the hub does not allow a name. `remedy`: the end of the message, how to fix it."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -111,7 +111,7 @@ def check_name(name: str, remedy: str) -> None:
 
 
 class Repository:
-    """The `Publisher` of `PushToHub`: a repository on the hub. Pushes run one after the other, on another thread."""
+    """A repository on the hub, to which `PushToHub` pushes. Pushes run one after the other, on another thread."""
 
     def __init__(self, settings: PushToHub) -> None:
         """Store the callback, which has the settings. The constructor sends no request to the hub."""
@@ -140,7 +140,7 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints.
+        """Push the output folder without its checkpoints. If `token` or `revision` is None, the callback decides.
 
         Returns:
             The commit. If `blocking` is False: a future of the commit.
@@ -154,7 +154,7 @@ class Repository:
         return push.result() if blocking else push
 
     def push_staged(self, run: Run, staged: Path, message: str, path_in_repo: str | None = None) -> None:
-        """Push a folder from `stage` in the background, then delete the folder."""
+        """Push the folder `staged` to `path_in_repo` (None: the root) in the background, then delete `staged`."""
 
         def push() -> Any:
             try:

@@ -128,10 +128,10 @@ class MLflow(RowTracker):
 
 
 def _name(column: str) -> str:
-    """Return the name of a metric as transformers writes it to MLflow.
+    """Return the name of a metric in MLflow: `loss` for `train/loss`, and `eval_loss` for `eval/loss`.
 
-    Characters that MLflow does not allow become `_`. Slashes divide the name into parts. Empty parts, `.` and `..` are
-    left out.
+    Metrics of transformers have the same names. Characters that MLflow does not allow become `_`. Slashes divide the
+    name into parts. Empty parts, `.` and `..` are left out.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column

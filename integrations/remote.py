@@ -45,8 +45,8 @@ class RemoteStore(Callback):
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
       logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes only the remote checkpoints that the policy does not keep. It deletes no remote checkpoint
-      because the output folder lacks this checkpoint, as on a new machine.
+      local. It deletes only the remote checkpoints that the policy does not keep. A remote checkpoint that the output
+      folder lacks, as on a new machine, stays until the policy no longer keeps it.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
@@ -194,7 +194,8 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 def _copied_within(system: Any, source: PurePosixPath, target: PurePosixPath, names: Collection[str]) -> bool:
     """Let the store copy the files `names` from `source` to `target`, the manifest last.
 
-    Return False if the file system has no such copy operation. `target` may then be an empty folder.
+    Return whether the files are copied. If the file system has no such copy operation, return False. In this case,
+    `target` may exist as an empty folder.
     """
     try:
         for name in _manifest_last(names):

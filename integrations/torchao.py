@@ -242,7 +242,7 @@ def _output_layer(model: Any) -> Any:
 
 
 def _listed(kept: dict[str, str], most: int = 8) -> str:
-    """Return a text with the first `most` names of layers, each with the reason, and the number of other layers."""
+    """Return a text with the first `most` layers in `kept` and their reasons, and the number of remaining layers."""
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])

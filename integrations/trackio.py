@@ -54,8 +54,8 @@ class Trackio(RowTracker):
     bucket_id: str | None = None
     """The bucket on the hub for the data of the Space. Default: Trackio creates a bucket."""
     static_space_id: str | bool | None = None
-    """The Space that receives a static snapshot of the Space `space_id` after training. None: Trackio chooses the name
-    of the Space. False: no snapshot. Without a Space, there is no snapshot."""
+    """The name of the Space for a static snapshot of the Space `space_id`. Trackio makes the snapshot after training.
+    None: Trackio chooses the name. False: no snapshot. If the values stay on this machine, there is no snapshot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 
     Args:
         metric: the name of the metric.
-        mode: `min` or `max`. If None, the name decides: lower is better for losses, error rates and perplexities.
+        mode: `min` or `max`. None: lower is better if the name ends with `loss`, `error`, `perplexity`, `wer`, `cer`,
+            `mse`, `mae` or `rmse`.
 
     Raises:
         ArgumentError: for another mode.
@@ -41,8 +42,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    The function also returns None if `EvaluationRecord.decides` is False, for example for an evaluation of other data
-    under the same metric names.
+    The function also returns None if callbacks must ignore the evaluation (`run.evaluation_decides` is False), for
+    example if it evaluated other data under the same metric names.
 
     Args:
         metric: the full name of the metric.
@@ -153,7 +154,7 @@ def may_evaluate(run: Run) -> bool:
 ADD_EVALUATIONS = (
     "Set `eval_strategy` to 'steps' or 'epoch' and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
 )
-"""The remedy in errors and warnings about a run without evaluations."""
+"""The end of errors and warnings about a run without evaluations: how to fix the run."""
 
 
 _MEASURING = ("on_evaluate_begin", "on_evaluate_dataset", "on_log", "on_evaluate", "on_evaluate_end")

@@ -56,7 +56,10 @@ class MissingLogits(torch.Tensor):
 
 
 def changed_logits(model: str) -> ModelError:
-    """Return the error for code that reads or changes missing logits. `model`: the name of the model's class."""
+    """Return the error for code that reads or changes logits, which `ChunkedCrossEntropy` does not compute.
+
+    `model` is the name of the model's class.
+    """
     return ModelError(
         f"ChunkedCrossEntropy computes no logits, but {model} or a hook changes or reads them, for example for a soft "
         "cap, a scale or a loss of its own. Leave the callback out."

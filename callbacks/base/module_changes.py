@@ -147,7 +147,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """Delete the attribute `__getstate__` of the module if all changes are undone."""
+        """If all changes are undone, remove this object from the module, so that copies are made as usual again."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

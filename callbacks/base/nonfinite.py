@@ -1,4 +1,4 @@
-"""The closing message of a run about a training loss that was NaN or infinite."""
+"""The warning at the end of a training with a loss that was NaN or infinite."""
 
 from __future__ import annotations
 

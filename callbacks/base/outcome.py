@@ -1,4 +1,4 @@
-"""How a run of a tracker ended: the exit code and the reason."""
+"""How a training ended, for the services of trackers: the exit code and the reason."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a training ended, for the service of a tracker."""
 
     exit_code: int = 0
-    """0 for success, 255 after Ctrl-C, 128 plus the number of the signal after another signal, 1 for an error. After
-    `sys.exit`, the code of the program."""
+    """The exit code for the service: 0 for success, 1 for an error, 255 after Ctrl-C, and 128 plus the number of the
+    signal after another signal. After `sys.exit`, the code of the program. wandb also uses 255 for Ctrl-C. The process
+    itself exits with 130 after Ctrl-C."""
     reason: str = ""
-    """The error or the signal that ended the training, as text. Empty if the training ended normally."""
+    """The exception that ended the training, as text. Empty if the training ended normally."""
     preempted: bool = False
-    """Whether a signal other than Ctrl-C ended the run, so that the program will probably be restarted."""
+    """Whether a signal other than Ctrl-C ended the training, so that the program will probably be restarted."""
     error: str = ""
-    """The error that ended the run, as text. Empty if no error ended the run, and after a signal."""
+    """The error that ended the training, as text. Empty without an error, after a signal and after `sys.exit`."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return how a run ended. `error` is the exception that ended the run."""
+    """Return how a training ended. `error` is the exception that ended the training."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
         return Outcome(255, text)  # the code that marks a run as stopped, not failed

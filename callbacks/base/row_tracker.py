@@ -46,7 +46,7 @@ class Opening:
     state: Mapping[str, Any] = field(default_factory=dict)
     """The values of `saved_state` in the checkpoint; empty for a new run."""
     exact: bool = True
-    """Whether a resumed training repeats its earlier rows. If True, rows that the service has are not sent again."""
+    """True: do not send rows again that the service has. False: send all rows, because arguments have changed."""
 
 
 class TrackerSession:
@@ -78,7 +78,7 @@ class TrackerSession:
         """Send values that describe the whole training, such as its runtime, to the service."""
 
     def finish(self, outcome: Outcome) -> None:
-        """Close the tracker's run. A later session can resume it."""
+        """Close the tracker's run, so that a later session can resume it. `outcome` says how the training ended."""
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class RowTracker(Callback):
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
-        """Return the columns to add to every row, such as other x-axes."""
+        """Return the columns to add to every row, such as the column of an x-axis."""
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
@@ -151,7 +151,7 @@ class RowTracker(Callback):
         return run.state.is_world_process_zero
 
     def missed(self, count: int, reason: str) -> None:
-        """Warn at the end that the service did not receive `count` rows. `reason` is the first reason."""
+        """Warn after the run that the service did not receive `count` rows or values. `reason`: the first error."""
         logger.warning("%s did not receive %d rows or values. The first reason: %s", self.service, count, reason)
 
     @property
@@ -250,7 +250,7 @@ class RowTracker(Callback):
             self._put(row, step, repeated=True, logged_at=time.time())
 
     def describe(self, run: Run, opening: Opening) -> None:
-        """Send the settings of the training to the tracker's run, if an evaluation opened this run before."""
+        """Send the settings of a training to a run that was already open, for example for an earlier evaluation."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
         """Return the log entries that become rows after a resume, if the service lacks these rows; () for a new run."""

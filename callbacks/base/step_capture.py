@@ -43,8 +43,8 @@ class StepCapture:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last 50
                 steps.
             automatic: if True, call `end` if the capture takes more than 1 % of the time of the first 20 steps. A
-                finite loss or gradient norm is then much larger than usual only if it is also above its median over
-                the first 10 steps.
+                loss or gradient norm above the limit of `spike` must then also be above its median in the first 10
+                steps, or the step does not fail.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, the capture
                 calls the function only for the first of these steps.
             end: the function that detaches this object. Not called if `automatic` is False.
@@ -122,7 +122,7 @@ class StepCapture:
     def note_usual(self, loss: float, norm: float) -> None:
         """Store the loss and gradient norm of a step that did not fail.
 
-        Every tenth call computes the medians of the last 50 losses and gradient norms.
+        Every tenth call updates the usual values: the medians of the last 50 losses and gradient norms.
         """
         self._usual.append((loss, norm))
         if len(self._usual) % FEWEST == 0:
@@ -131,7 +131,7 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Measure the time that this object takes in a step. After 20 steps, call `end` if it takes more than 1 %.
+        """Measure how long this object takes in a step. After 20 steps, call `end` if this is more than 1 % of a step.
 
         Args:
             began: the start of `on_pre_optimizer_step`, from `time.perf_counter`.

@@ -50,7 +50,7 @@ class Tracker(Callback):
         """Close the open run, so that a later session can resume it. `finish` calls this method.
 
         Args:
-            failed: whether an error ended the session. Mark the run as failed if True.
+            failed: whether an error ended the session. If True, close the run as failed.
         """
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ class Tracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Call `leave` if a run is open. `failed` is the argument of `leave`."""
+        """Close the run if it is open. `failed`: whether an error ended the session."""
         reports, self._reports = self._reports, False
         if reports:
             self.leave(failed)

@@ -30,8 +30,8 @@ class TrackerWorker:
     """A daemon thread that opens the run of a tracker, and then makes the submitted calls one after the other.
 
     If the run does not open, the calls wait, and the worker tries again to open the run. If the call that writes a row
-    fails, the worker repeats it before the next row. If it fails again but the next row succeeds, the service refuses
-    this row. The worker then drops the row and counts it in `missed`. Only the first failure is logged.
+    fails, the worker repeats the call before it writes the next row. If the call fails again, but the service accepts
+    the next row, the worker drops the failed row and counts it in `missed`. Only the first failure is logged.
     """
 
     def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:

@@ -73,7 +73,7 @@ class Checkpoint(Cadence):
     """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
     every file."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)
@@ -148,10 +148,10 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _waits(self, run: Run) -> bool:
-        """Return whether training must wait for the write, already before the model is copied.
+        """Return whether training must wait until the checkpoint is written, for a reason known before the save.
 
-        Training must wait if `async_save` is False, if several ranks have no gloo for collectives on a thread, if a
-        callback handles `on_save`, or if an error ends the run.
+        Training must wait if `async_save` is False, if a callback handles `on_save`, or if an error ends the run. With
+        several ranks, training must also wait if torch lacks gloo, because the thread needs gloo for collectives.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -238,10 +238,10 @@ class Checkpoint(Cadence):
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote. Do not record the event.
+        """Call the handlers of `on_commit` for a checkpoint that the thread wrote.
 
-        The step at which the write ends depends on the speed of the disk. If traces and recordings contained this
-        event, two equal runs would have different recordings.
+        Traces and recordings do not contain this event, so that two equal runs have equal recordings. The step at which
+        the write ends depends on the speed of the disk.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:

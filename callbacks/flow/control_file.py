@@ -34,10 +34,10 @@ class ControlFile(Callback):
 
     For example, `trainbus tell <output_dir> save` and `touch <output_dir>/save` both request a checkpoint. The files
     are called `save`, `evaluate`, `log` and `stop`. The command can also change the learning rate and the intervals.
-    Every trainer has a `ControlFile`. At the end of a step, rank 0 checks the folder. A request applies to all ranks.
-    The callback deletes each file that it finds, so one file makes one request. If the run saves checkpoints, a request
-    to stop also saves a checkpoint. To use another folder, add `ControlFile("/tmp/run-7", seconds=10)` to the
-    callbacks.
+    Every trainer has a `ControlFile`. Rank 0 checks the folder at the end of a step, at most once in `seconds`. A
+    request applies to all ranks. The callback deletes each file that it finds, so one file makes one request. If the
+    run saves checkpoints, a request to stop also saves a checkpoint. To use another folder, add
+    `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
     """
 
     local = True

@@ -59,7 +59,7 @@ class Evaluate(Cadence):
     """The number of random rows of each dataset to evaluate. `data_seed`, or else `seed`, selects the rows. Default:
     all rows."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -66,14 +66,14 @@ class KeepBest(Callback):
     metric: str = "eval_loss"
     """The name of the metric. The prefix `eval_` is optional."""
     mode: Mode | None = None
-    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
-    `max`."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses, errors and perplexities,
+    else `max`."""
     save: bool = True
     """Whether to request a checkpoint after a new best value."""
     load_at_end: bool = True
     """Whether to load the best model when training ends, also if training ends early."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     greater: bool = field(init=False, repr=False)
     """Whether a greater value is better. `mode`, or else the name of the metric, decides this."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)

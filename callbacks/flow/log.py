@@ -41,7 +41,7 @@ class Log(Cadence):
     prefix: str = ""
     """The prefix of the name `loss` in the log. A `Log` with a prefix logs the loss and no other value."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -118,9 +118,9 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
     Args:
         strategy: `no`, `epoch` or `steps`. With `steps`, the trigger is also due at the last planned step.
         steps: the interval of the strategy `steps`; below 1, a fraction of the run. None: 500 steps.
-        after: the trigger is not due before this number of steps or epochs.
-        times: for the strategy `steps`, how often the trigger must be due in a run at least. If `steps` is too large
-            for this number, the interval is shorter. 0: no minimum.
+        after: the trigger is not due before this step (strategy `steps`) or this epoch (strategy `epoch`).
+        times: for the strategy `steps`, the minimum number of times that the trigger is due in a run. If `steps` is too
+            large for this number, the interval is shorter. 0: no minimum.
 
     Raises:
         ArgumentError: for another strategy.

@@ -40,7 +40,7 @@ class ReportToTrial(Callback):
     params: dict[str, Any] = field(default_factory=dict)
     """The hyperparameters of the trial. The callback stores them in `TrainerState.trial_params`."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
     """The objective that the callback reported last. None before the first report."""
 

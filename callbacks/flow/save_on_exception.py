@@ -33,7 +33,7 @@ class SaveOnException(Callback):
     )
 
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _noted: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The RNG states, data position and buffers after the last complete step. Empty before the first step, and during
     an update of the weights."""

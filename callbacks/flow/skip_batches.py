@@ -64,7 +64,7 @@ class SkipBatches(Callback):
     when: Callable[[Any], bool] | None = None
     """A function that receives a batch and returns whether to skip this batch. Default: none."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _list: frozenset[tuple[int, int]] = field(default=frozenset(), init=False, repr=False, compare=False)
     _number: int = field(default=0, init=False, repr=False, compare=False)
     """The number of batches of the current step so far."""

@@ -32,7 +32,7 @@ class EMA(AveragedWeights):
     every: int = 1
     """The number of steps from one update of the average to the next. Default: an update after each step."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:

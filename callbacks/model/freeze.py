@@ -63,7 +63,7 @@ class Freeze(Callback):
     """When to unfreeze the parameters. The callback checks the trigger at the end of each step and each epoch. Default:
     never."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     thawed: bool = field(default=False, init=False)
     """Whether the parameters were unfrozen in this run."""
     _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -47,7 +47,7 @@ class NEFTune(Callback):
     arguments = ("neftune_noise_alpha",)
 
     alpha: float = 5.0
-    """The strength of the noise, usually 5 to 15."""
+    """The strength of the noise, usually 5 to 15. The noise is uniform in +-alpha / sqrt(length * width)."""
     embedding: str | None = None
     """The name of the embedding module. Default: `get_input_embeddings()` of the model. A model without this method
     must have exactly one `nn.Embedding`."""

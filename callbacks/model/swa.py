@@ -1,4 +1,4 @@
-"""Average the weights of the last part of a run with equal weight, and evaluate and save the average."""
+"""Average the weights over the last part of a run, with equal shares, and evaluate and save the average."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SWA(AveragedWeights):
     update_batchnorm: bool = True
     """Whether to measure the running statistics of BatchNorm layers again at the end of training."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     count: int = field(default=0, init=False)
     """How many times the callback added the weights to the average in this run."""

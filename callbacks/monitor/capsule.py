@@ -73,10 +73,11 @@ class Capsule(Callback):
     automatic: bool = False
     """Whether the callback works only where it costs little. True: the callback works on a CPU only. It does nothing
     with sharded weights, DeepSpeed, `OptimizerInBackward`, `auto_find_batch_size` or a hyperparameter search. It turns
-    itself off if it takes more than 1 % of the time of the first 20 steps. A finite loss is much larger than usual only
-    if it is also above the median of the first 10 losses. The same rule applies to the gradient norm."""
+    itself off if it takes more than 1 % of the time of the first 20 steps. A large loss or gradient norm that is finite
+    must also be above its median in the first 10 steps, or the step does not fail. False: these limits do not
+    apply."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
     _handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
     _written: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -153,7 +154,10 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete `folder`, and the oldest capsules of this rank from earlier sessions, to stay within `limit`."""
+        """Make room for a new capsule in `folder`, so that this rank has at most `limit` capsules.
+
+        Delete the oldest capsules of this rank from earlier sessions, and an old capsule in `folder`.
+        """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime

@@ -24,9 +24,9 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
     """Return the number of tokens in a batch that are not padding, as a tensor without dimensions.
 
     Args:
-        batch: the batch. If its `attention_mask` has one value for each token, the result is the sum of the mask. If
-            there is no mask, the result is the number of tokens that differ from `pad`. The same applies to a mask with
-            3 or 4 dimensions, because such a mask has one value for each pair of tokens.
+        batch: the batch. If its `attention_mask` has one value for each token, the result is the sum of the mask.
+            Without such a mask, the result is the number of tokens that differ from `pad`. A mask with 3 or 4
+            dimensions is not used, because it has one value for each pair of tokens.
         tokens: the main input, of shape (batch, length).
         pad: the id of the padding token. None: no token counts as padding.
     """

@@ -33,8 +33,8 @@ def counts_reads(handler: Subscription) -> bool:
     """Return whether `DeviceReads` counts how often a handler reads values of tensors.
 
     `DeviceReads` counts only the reads of handlers for the events of each step. On a machine without an accelerator,
-    it does not count the reads of trainbus's own callbacks. Some of these callbacks read tensors that are on the CPU
-    also on a machine with a GPU.
+    it does not count the reads of trainbus's own callbacks, because some of them read tensors that are always on the
+    CPU.
     """
     own = type(handler.owner).__module__.startswith("trainbus.")
     return handler.event.name in _EVENTS and (not own or torch.accelerator.is_available())
@@ -64,13 +64,16 @@ class DeviceReads:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """Label of a handler -> the number of its reads."""
+        """Label of a handler -> how often the handler read values of tensors."""
         self._entered = False
 
     def call(self, label: str, handler: Callable[[], Any]) -> Any:
-        """Call a handler, count its reads under `label`, and return its result.
+        """Call a handler, count how often it reads values of tensors, and return its result.
 
-        If the handler causes other handlers to run, their reads count under the same label.
+        Args:
+            label: the name of the handler in `counts`. If the handler causes other handlers to run, the reads of those
+                handlers count under this name too.
+            handler: the handler.
         """
         if self._entered:
             return handler()
@@ -86,7 +89,7 @@ class DeviceReads:
                 self.counts[label] += len(reads.found)
 
     def report(self, steps: int) -> None:
-        """Log, for each handler, the number of its reads in the last `steps` steps. Then set all counts to 0."""
+        """Log how often each handler read values of tensors in the last `steps` steps. Then set all counts to 0."""
         counts, self.counts = self.counts, Counter()
         for label, count in counts.most_common():
             logger.warning("%s read values of tensors %d times in %d steps.", label, count, steps)

@@ -49,7 +49,7 @@ class DryBatch(Callback):
     """Whether to print no report. Findings are logged as warnings in any case. None: True if `disable_tqdm` is True, or
     if the log level is above `warning`."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)
     """The result of the most recent check."""
 

@@ -41,7 +41,7 @@ class FollowPlan(DecisionRecorder):
     path: str = "plan.json"
     """The path of the preview file. A relative path starts at the working directory."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)
     _rows: Rows = field(default_factory=Rows, init=False, repr=False, compare=False)
     _since: int = field(default=0, init=False, repr=False, compare=False)

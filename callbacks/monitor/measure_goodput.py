@@ -51,8 +51,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The time between two heartbeats, in seconds. In a long session, the time is 1 % of the length of the session so
-    far, if this is longer."""
+    """The shortest time between two heartbeats, in seconds. In a long session, the time is longer: 1 % of the length of
+    the session so far."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -120,7 +120,13 @@ class MeasureGoodput(Callback):
             self._write(run, what, **{name: round(parts[name] - self._before[name], 3) for name in MEASURED}, **more)
 
     def _write(self, run: Run, what: str, **more: Any) -> None:
-        """Append a record to the file, if the file is open. The thread of the heartbeats calls this method too."""
+        """Append a line to the file, if the file is open. The thread of the heartbeats calls this method too.
+
+        Args:
+            run: the run.
+            what: the kind of the line: `start`, `beat`, `save` or `end`.
+            **more: other values of the line.
+        """
         seconds = round(time.monotonic() - self._began, 3)
         record = {"session": self._id, "what": what, "step": run.state.global_step, "seconds": seconds, **more}
         file = self._file
@@ -158,7 +164,7 @@ def _began_of_session() -> float:
     """Return when the current session began, in seconds since 1970.
 
     The first session of a program begins with the process, so that imports and the preparation of data count. A later
-    session of the program begins when this function is called. So does each session in a notebook or at a prompt.
+    session of the program, and each session in a notebook or at a prompt, begins when this function is called.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules

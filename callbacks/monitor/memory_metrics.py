@@ -32,8 +32,8 @@ class MemoryMetrics(Callback):
       the stage;
     - `<stage>_mem_gpu_alloc_delta` and `<stage>_mem_gpu_peaked_delta`: the same two values for the memory that PyTorch
       allocated on the GPU, if the machine has a GPU;
-    - `init_mem_...`: the same values for the construction of the trainer. Only the first metrics of a trainer have
-      these values;
+    - `init_mem_...`: the values above, but for the construction of the trainer. Only the first metrics of a trainer
+      have these values;
     - `before_init_mem_...`: the memory in use when the callback was built. Only the first metrics of a trainer have
       these values.
 

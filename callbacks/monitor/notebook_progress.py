@@ -64,7 +64,7 @@ class NotebookView:
         return time.monotonic() - self._drawn >= REFRESH
 
     def draw(self) -> None:
-        """Draw the view in the output of the cell. A later call replaces the earlier drawing."""
+        """Draw the bars and the table in the output of the cell. A later call replaces the earlier drawing."""
         ipython = importlib.import_module("IPython.display")  # the kernel has imported it
         self._drawn = time.monotonic()
         shown = ipython.HTML(self.html())
@@ -74,7 +74,7 @@ class NotebookView:
             self._output.update(shown)
 
     def html(self) -> str:
-        """Return the view as HTML."""
+        """Return the bars and the table as HTML."""
         text = _bar(self.step, self.total, f"[{self.step}/{self.total} {self.timing()}{self.comment}]")
         if self.rows:
             text += _table(self.columns, self.rows)
@@ -136,7 +136,7 @@ class NotebookProgress:
         self.view.draw()
 
     def close(self) -> None:
-        """Draw the view a last time, without the bar of an evaluation."""
+        """Draw the bar and the table for the last time, without the bar of an evaluation."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle()
@@ -147,7 +147,7 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a table row: column name -> logged value. For the summary of a training, return {}."""
+    """Return the cells of a table row: column name -> logged value. For the totals of a training, return {}."""
     if is_train_summary(logs):
         return {}
     return {

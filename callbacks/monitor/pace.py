@@ -14,12 +14,12 @@ TOO_SHORT = 1.0
 
 @dataclass(frozen=True)
 class Pace:
-    """The progress of one session. Steps of earlier sessions do not count."""
+    """The progress and the speed of one session of a run."""
 
     steps: int
-    """The number of completed steps of the session."""
+    """The number of completed steps of the session, without the steps of earlier sessions."""
     remaining: int
-    """The number of planned steps that are not done yet."""
+    """The number of planned steps of the run that are not done yet."""
     seconds: float
     """The length of the session so far, in seconds."""
     evaluating: float = 0.0

@@ -73,7 +73,7 @@ class Record(Recorder):
     fingerprints: bool = True
     """Whether to record checksums of batches and RNG states."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _buffer: list[Entry] = field(default_factory=list, init=False, repr=False, compare=False)
     _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)
@@ -275,7 +275,10 @@ def _close_quietly(file: LineFile) -> None:
 
 
 def _read_tensors(records: list[Entry]) -> None:
-    """Replace the tensors in records by numbers. Tensors on an accelerator are read together, with one wait."""
+    """Replace the tensors in records by numbers.
+
+    The function copies all tensors of an accelerator at once, so the host waits for the device only once.
+    """
     places: list[tuple[Any, Any, bool]] = []
     tensors: list[torch.Tensor] = []
     for record in records:

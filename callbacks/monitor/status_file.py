@@ -82,7 +82,7 @@ class StatusFile(Callback):
     seconds: float = 5.0
     """After a write, the callback does not write logged values for this number of seconds."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _since: float = field(default_factory=time.time, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
@@ -151,7 +151,7 @@ class StatusFile(Callback):
         self._ended, self._since = None, time.time()
 
     def _written_by_another_rank(self, run: Run) -> bool:
-        """Return whether the file has the error that made another rank of this session fail first."""
+        """Return whether another rank has already written its error to the file in this session."""
         try:
             written = self._read(run)
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
@@ -243,7 +243,7 @@ def _best(run: Run) -> dict[str, Any] | None:
 
 
 def _short(costs: Costs) -> dict[str, Any]:
-    """Return the costs as a dict, with only the slowest callbacks: see `CALLBACKS`."""
+    """Return the costs as a dict, with only the `CALLBACKS` slowest callbacks."""
     values = costs.to_dict()
     return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 
@@ -310,7 +310,9 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 
 def _shortened(values: dict[str, Any], size: int) -> bytes:
-    """Return values as JSON of at most `size` bytes. If necessary, leave out details, and then the end of the reason.
+    """Return values as JSON of at most `size` bytes.
+
+    If the values are too long, leave out the values in `DETAILS`, and then cut the end of `reason`.
 
     Raises:
         OSError: if the shortest form of the values needs more than `size` bytes.

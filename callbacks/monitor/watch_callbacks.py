@@ -1,4 +1,6 @@
-"""Find handlers that change weights or modes, call themselves, are slow, draw random numbers or wait for the GPU."""
+"""Find handlers that change weights or modes, announce their own event, draw random numbers, are slow or wait for the
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ class WatchCallbacks(Callback):
 
     `WatchCallbacks` logs a warning for a handler that
 
-    - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler of an event for
-      work, such as `on_save_due`, may take any time.
+    - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler of a work event,
+      such as `on_save_due`, may take any time.
     - reads values of tensors in the events of each step, for example with `.item()`. The warning shows the line of the
       code. On a GPU, the step waits for each read. The warning is also logged on a machine without a GPU.
 

@@ -52,7 +52,7 @@ class WatchModules(Callback):
     activations: bool = True
     """Whether to log the statistics of the outputs of the modules."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _values: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)

@@ -95,9 +95,9 @@ def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, 
 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each row. A row is one index of the first dimension. A vector is one row.
+    """Return the norm of each row, in a shape that broadcasts to the tensor.
 
-    The result broadcasts to the tensor.
+    A row is one index of the first dimension. A vector is one row.
     """
     inner = tuple(range(1, tensor.dim()))
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=inner or None, keepdim=bool(inner))

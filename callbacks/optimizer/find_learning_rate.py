@@ -63,8 +63,8 @@ class FindLearningRate(Callback):
         print(finder.suggestion)
 
     During the test, the callback vetoes evaluations and checkpoints. At the end of the test, the callback restores the
-    weights that the model and the loss module had before the test. It also restores them if an error or Ctrl-C ends the
-    test. With sharded weights, an error leaves the weights changed.
+    weights that the model and the loss module had before the test. If an error or Ctrl-C ends the test, the callback
+    restores the weights too, except sharded weights.
 
     Raises:
         ArgumentError: if a field is outside of its range.

@@ -284,7 +284,7 @@ class _Update:
 
 
 def _problem(run: Run) -> str:
-    """Return why the callback cannot work in a run, and the remedy. The text is empty if the callback can work."""
+    """Return why the callback cannot work in a run, and what to do; an empty text if the callback can work."""
     args = run.args
     if not run.ranks.single_process:
         return f"works in a single process only: {_SPREAD}"

@@ -47,8 +47,8 @@ class DDP(Callback):
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 
     find_unused_parameters: bool | None = None
-    """Whether DDP searches for weights that a step does not use. None: False if backward recomputes activations, or if
-    `comm_hook` is a PowerSGD hook. Otherwise, None means True."""
+    """Whether DDP searches for weights that a step does not use. None: True, except if backward recomputes activations
+    or if `comm_hook` is a PowerSGD hook."""
     bucket_cap_mb: int | None = None
     """The size of the gradient buckets, in MiB. None: torch's default, 25."""
     broadcast_buffers: bool | None = None

@@ -44,8 +44,8 @@ class FSDP(ShardedModel):
 
     Raises:
         ArgumentError: in a single process, if `degree` is 1 or does not divide the world size, if `mixed_precision` is
-            unknown, or if it is `fp16` without `fp16=True`. Also for an optimizer object of the full weights, and for
-            `auto_find_batch_size`.
+            unknown, or if it is `fp16` without `fp16=True`. Also if the user passed an optimizer object instead of its
+            class and options, or if `auto_find_batch_size` is True.
         ModelError: if a weight cannot be sharded, or if a weight of a model on the meta device gets no values.
     """
 

@@ -68,7 +68,7 @@ class ShardLayout:
     def options(self, block: nn.Module, root: bool) -> dict[str, Any]:
         """Return the arguments of `fully_shard` for a block, or for the model itself (`root=True`).
 
-        The argument `reshard_after_forward` is not included.
+        The caller adds `reshard_after_forward`.
         """
         precision = MixedPrecisionPolicy()
         if isinstance(block, KEPT):
@@ -124,15 +124,15 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
 
 
 def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
-    """Raise an error if FSDP cannot shard the weights of one unit, or cannot gather these weights together.
+    """Raise an error if FSDP cannot shard some weights, or cannot gather these weights together.
 
     Args:
         model: the model. Error messages use its names for the weights.
-        together: the weights of the unit. A unit is a block, or the part of the model outside of its blocks.
+        together: the weights that FSDP gathers together: the weights of a block, or of the model outside of its blocks.
 
     Raises:
         ModelError: if a weight has a gradient hook or is a scalar, or if the weights have several dtypes. The error
-            names a weight and the remedy.
+            names a weight, and says how to fix the problem.
     """
     names = {weight: name for name, weight in model.named_parameters()}
     for weight in together:
@@ -208,9 +208,10 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def unfilled_tensors(model: nn.Module) -> list[str]:
-    """Return the names of the weights and buffers with NaN, to find tensors that got no values after the meta device.
+    """Return the names of the weights and buffers that contain NaN.
 
-    On a sharded tensor, the function checks only the shard of this rank.
+    In a model that was on the meta device, these tensors have not received values. In a sharded tensor, the function
+    checks only the shard of this rank.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.is_floating_point() and bool(local_part(tensor).isnan().any())]
@@ -243,9 +244,9 @@ def _sharded_modules(model: nn.Module) -> list[Any]:
 
 
 def update_requires_grad(model: nn.Module) -> None:
-    """Set `requires_grad` of each gathered weight to the value of its shard.
+    """Copy `requires_grad` of each shard to the full weight that FSDP gathers from the shards.
 
-    Call this function after weights were frozen or unfrozen.
+    Call this function after the program has frozen or unfrozen weights, which changes only the shards.
     """
     for module in _sharded_modules(model):
         wanted = {

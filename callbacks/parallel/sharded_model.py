@@ -52,8 +52,8 @@ class ShardedModel(Callback):
         """Raise an error if this callback cannot shard the weights of a run.
 
         Raises:
-            ArgumentError: for a single process, for `auto_find_batch_size`, and for an optimizer object of the full
-                weights. The error names the remedy.
+            ArgumentError: in a single process, with `auto_find_batch_size`, or if the user passed an optimizer object
+                instead of its class and options. The error says what to do.
         """
         name = type(self).__name__
         if run.ranks.single_process:

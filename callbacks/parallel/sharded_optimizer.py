@@ -167,8 +167,8 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
         degree: the number of ranks over which the optimizer state is sharded. None: all ranks.
         rank: the rank of this process.
         world: the world size.
-        make: a function that returns the optimizer of all weights. After an earlier session, it returns the sharded
-            optimizer of this session, and `_shard` returns the same object.
+        make: a function that returns the optimizer of all weights. After an earlier session, `make` returns the sharded
+            optimizer of the earlier session, and `_shard` also returns this optimizer.
     """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session

@@ -62,10 +62,10 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _ends_within_registers(part: Region, whole: torch.Size) -> bool:
-    """Return whether a shard along the first dimension starts or ends inside a register of the full tensor.
+    """Return whether a shard starts or ends inside a group of `REGISTERS` elements of the full tensor.
 
-    Return False for an empty shard, and for a shard that is the full tensor. A shard that ends together with the full
-    tensor does not end inside a register.
+    The shard must be a part along the first dimension. Return False for an empty shard, and for a shard that is the
+    full tensor. A shard that ends together with the full tensor does not end inside a group.
     """
     begins, size = part.begin[0] * prod(whole[1:]), prod(part.shape)
     ends = begins + size
@@ -80,7 +80,10 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A sharded weight, and copies of this rank's shards of the weight and its optimizer state before an update."""
+    """A sharded weight, with copies of this rank's shards of the weight and its optimizer state from before a step.
+
+    `update` repeats the step from these copies.
+    """
 
     weight: Any
     group: dict[str, Any]

@@ -140,7 +140,7 @@ class HalfWeights(MixedPrecision):
 
 
 def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Replace parameters of an optimizer. Each new parameter gets the optimizer state of the old parameter.
+    """Replace parameters of an optimizer. Each new parameter gets the optimizer state of the parameter it replaces.
 
     Args:
         optimizer: the optimizer.

@@ -103,8 +103,8 @@ class EarlyStopping(Callback):
     """A value is an improvement if it is better than the best value by more than this difference. The difference has
     the unit of the metric."""
     mode: Mode | None = None
-    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses and error rates, else
-    `max`."""
+    """`min`: lower is better. `max`: higher is better. Default: `min` for names of losses, errors and perplexities,
+    else `max`."""
     baseline: float | None = None
     """The best value at the start of the run. Default: the value of the first evaluation becomes the first best
     value."""
@@ -116,7 +116,7 @@ class EarlyStopping(Callback):
     """A goal for the metric. A value that reaches this goal, or is better, stops the run immediately. Default: no
     goal."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     rule: StopRule = field(init=False, repr=False, compare=False)
     """The object that decides whether to stop. `rule.best` is the best value of this run so far."""
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def is_spike(loss: float, usual: float, factor: float) -> bool:
     """Return whether a loss is not finite, or is more than `factor` times the usual loss.
 
-    For a negative usual loss, the limit is usual + (factor - 1) * |usual|.
+    If the usual loss is negative, return whether the loss is more than usual + (factor - 1) * |usual|.
     """
     return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
 
@@ -47,7 +47,7 @@ class SkipSpikes(Callback):
     warmup: int = 20
     """The number of steps at the start of the run for which the callback never skips the update."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     usual: float = field(default=math.nan, init=False)
     """The moving average of the losses so far. NaN before the first step."""
     skipped: list[dict[str, Any]] = field(default_factory=list, init=False)

@@ -34,7 +34,7 @@ class StopAtTime(Callback):
     """The time limit of one session, in seconds or as text such as `90min` or `1h30min`. In each session, the time
     starts at 0."""
     id: str | None = None
-    """The name of the callback in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _end: float = field(default=0.0, init=False, repr=False, compare=False)
     _began: float = field(default=0.0, init=False, repr=False, compare=False)
     _slowest_step: float = field(default=0.0, init=False, repr=False, compare=False)

@@ -188,10 +188,10 @@ class StopOnSignal(Callback):
 
 
 def _calls_again(run: Run, control: TrainerControl) -> bool:
-    """Return whether a stop at the current step would call a handler twice for this step.
+    """Return whether handlers would run twice for the current step if the run stopped now. The run then stops later.
 
-    If the step already has a checkpoint, a second checkpoint would call the handlers of saves again. If the step is the
-    first of the session, a resumed run would call the handlers of `on_train_begin` again.
+    If the step already has a checkpoint, a second checkpoint would call the handlers of saves again. If the session has
+    not completed a step, a resumed run would call the handlers of `on_train_begin` again.
     """
     step = run.state.global_step
     saved = run.checkpoint is not None and run.checkpoint.step == step

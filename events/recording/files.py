@@ -58,14 +58,15 @@ class Encoder:
     """
 
     def __init__(self) -> None:
-        """Create the encoder of one session of the file. It numbers the sequences of events from 0."""
+        """Create the encoder of one session of the file. The first sequence of events gets the number 0."""
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield the lines of records. The method changes the records.
 
-        In a record of a step, `p` is the sequence of events of the step. In its line, `p` is the number of this
-        sequence. Before the first line with a number, another line contains the number and the sequence.
+        If a record stands for a whole step, its value `p` is the sequence of the events. In the line, `p` is only the
+        number of the sequence. When a sequence occurs for the first time, another line with the sequence and its number
+        comes first.
         """
         for record in records:
             if "p" in record:
@@ -146,7 +147,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
     Args:
         line: the decoded line of the step.
-        events: the events of the step, in order.
+        events: the names of the events of the step, in order. The line contains only the number of this sequence.
     """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):

@@ -48,7 +48,7 @@ class Recorder(Callback):
     _inside = False
     """Whether the run is inside a step."""
     _known: tuple[Any, ...] = ()
-    """The recorded values of the state, as of the newest record."""
+    """The values of the state that are recorded so far. A new record has only the values that differ from them."""
     _open: dict[str, Record]
     """Event -> the newest record of the event. The handler of the event adds values to this record. The key "" stores
     the newest record of all events."""
@@ -67,7 +67,7 @@ class Recorder(Callback):
         return dict(values)
 
     def observe(self, event: str, run: Any, record: Record) -> None:
-        """Add values to the record of an event. The default adds none."""
+        """Do nothing. A subclass may override this method to add values to the record of an event."""
 
     def clock(self) -> float:
         """Return a time in seconds. Only differences of times have a meaning. A subclass may use another clock."""
@@ -177,9 +177,9 @@ class Recorder(Callback):
 
 
 class DecisionRecorder(Recorder):
-    """A recorder for decisions only.
+    """A recorder for decisions only: it makes the records from which `Rows` derives the decisions of a run.
 
-    It makes no records of the events of steps, and records no values of the state, because `Rows` needs neither.
+    It makes no records of the events of steps, and records no values of the state.
     """
 
     def _watch(self, event: str, run: Any) -> None:

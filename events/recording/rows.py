@@ -36,7 +36,7 @@ class Rows:
         self._taken: dict[str, dict[str, str]] = {}
 
     def take(self, record: Record) -> list[Row]:
-        """Read the next record, and return the decisions in it as rows. For most records, the list is empty."""
+        """Read the next record. Return the row of its decision in a list; [] if the record has no decision."""
         if "session" in record:  # a request of the earlier session was not taken before the save that it resumes from
             self._asked, self._taken = {}, {}
         if "f" in record:
@@ -77,7 +77,10 @@ class Rows:
                 self._taken[flag], self._asked[flag] = asked, {}
 
     def _served(self, step: int, what: str, record: Record) -> Row:
-        """Build the row for work of the kind `what`. The row names the callbacks that requested the work."""
+        """Build the row for a log or an evaluation. `what` is `log` or `evaluate`.
+
+        The row names the callbacks that requested the work.
+        """
         worker, inside = record.get("by", "run"), record.get("in", "")
         asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
         return _row(step, what, {worker: asked[worker]} if worker in asked else asked)
@@ -136,6 +139,6 @@ def difference(planned: list[Row], found: list[Row]) -> list[str]:
 
 
 def described(row: Row) -> str:
-    """Return a row as one line of text: step, decision and author."""
+    """Return a row as one line of text, such as `step 20: save by Checkpoint`."""
     more = "".join(f" {name}={row[name]}" for name in ("checkpoint",) if name in row)
     return f"step {row['step']}: {row['what']}{more} by {row['by'] or 'run'}"

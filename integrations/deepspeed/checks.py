@@ -33,7 +33,7 @@ def check_config(config: dict[str, Any], run: Run) -> None:
     """Check a completed configuration against the device, DeepSpeed's own keys, and the run.
 
     Raises:
-        ArgumentError: lists all problems, each with the remedy.
+        ArgumentError: if there is a problem. The error lists all problems, and says how to fix each of them.
     """
     problems = [*_device_problems(config, run), *_name_problems(config), *_run_problems(config, run)]
     if problems:
@@ -48,7 +48,7 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
     weight do not work. Optimizers with train and eval modes, and torch's Adagrad, do not work either.
 
     Raises:
-        ArgumentError: if the optimizer does not work. The error names the reason and the remedy.
+        ArgumentError: if the optimizer does not work. The error gives the reason, and says what to do.
     """
     kind, stage = type(optimizer).__name__, stage_of(config)
     if stage == 0:
@@ -75,7 +75,7 @@ def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]
 
     Raises:
         ArgumentError: if `requires_grad` of a parameter changed and the stage is not 0. The error names the first
-            changed parameter, and the remedy.
+            changed parameter, and says what to do.
     """
     stage, now = stage_of(config), trainable(model.parameters())
     if stage == 0 or now == before:

@@ -265,7 +265,7 @@ def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     """Return the section of a dotted key, and the last part of the key.
 
     For `optimizer.params.lr`, return the dict `config["optimizer"]["params"]` and `"lr"`. If the section is absent,
-    return a new empty dict in place of the section.
+    return an empty dict, which does not become part of `config`.
     """
     *path, name = key.split(".")
     for part in path:
@@ -282,7 +282,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _unfilled(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each dotted key whose value is still "auto", with a text: why it has no value, and the remedy."""
+    """Yield each dotted key whose value is still "auto", with a text that gives the reason and says how to fix it."""
     for name, value in config.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and key not in OWN_AUTO:

@@ -84,7 +84,7 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the current options of all groups, with the indices of the parameters, as `state_dict` does.
+        """Return the groups with their current options, in the format of `param_groups` in a state dict.
 
         The result includes groups without parameters to train. DeepSpeed drops such groups.
         """
@@ -138,7 +138,7 @@ class OptimizerState:
         """Link each parameter in `members` to its part of the optimizer state of the tensor `flat`.
 
         `flat` contains this rank's shards of all `members`. DeepSpeed itself links only the first parameter group
-        correctly. With stage 3 the method does nothing.
+        correctly. With stage 3, the method does nothing, because DeepSpeed then uses no such links.
         """
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
@@ -192,7 +192,7 @@ class OptimizerState:
         return [number for number, group in enumerate(self.groups) if self._kept.intersection(group["params"])]
 
     def _members(self) -> list[list[nn.Parameter]]:
-        """Return the trained parameters of each nonempty group."""
+        """Return one list per nonempty group: the parameters of the group to train."""
         groups = (self.groups[number]["params"] for number in self.nonempty_groups())
         return [[parameter for parameter in group if parameter in self._kept] for group in groups]
 
@@ -242,8 +242,8 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
 
-    `load_state_dict` inside the block then loads the state of these tensors. With stage 3, the groups contain these
-    tensors only during an update.
+    Inside the block, `load_state_dict` loads the state of `tensors`. With stage 3, DeepSpeed itself puts its flat
+    tensors into the groups only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

@@ -89,8 +89,8 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 def update_master_weights(engine: Any) -> None:
     """Copy weights that the program changed since the last step to the master weights.
 
-    Without this function, the optimizer would overwrite the changed weights with its master weights. An element of a
-    master weight changes only if its value, rounded to the dtype of the weight, differs from the weight.
+    Without this function, the optimizer would overwrite the changed weights with its master weights. All other elements
+    of the master weights keep their float32 value.
     """
     for masters, weights in _master_weights(engine):
         for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
@@ -98,7 +98,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pairs of flat tensors of this rank: master weights, and the weights of the model in the same order."""
+    """Yield pairs of flat tensors of this rank: master weights, and the corresponding weights of the model."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(

@@ -39,11 +39,11 @@ from .fsdp_units import (
 )
 
 USE_FSDP2 = "remove the word 'fairscale' to use PyTorch's FSDP2, which does the same"
-"""The remedy for most errors of this module."""
+"""The end of most errors of this module: what to do."""
 
 
 def has_cuda(device: torch.device) -> bool:
-    """Return whether a device is a CUDA device. fairscale uses CUDA streams."""
+    """Return whether a device is a CUDA device. fairscale's FSDP works on CUDA devices only."""
     return device.type == "cuda"
 
 

@@ -47,8 +47,8 @@ class ShardedDDP(Callback):
 
     Raises:
         ArgumentError: in a single process, or for an optimizer object that is not sharded.
-        ModelError: if the model has too few weights to shard, if the weights have several dtypes, or if a gradient is
-            sparse.
+        ModelError: if one rank would get all weights, because fairscale does not divide a weight. Also if the weights
+            have several dtypes, or if a gradient is sparse.
     """
 
     stage = Stage.PREPARE
@@ -161,11 +161,12 @@ class _Gradients:
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Keep fairscale from sending gradients inside a `with` block. If `last` is True, average them at its end.
+        """Prevent fairscale from sending gradients inside a `with` block.
 
         Args:
             wrapped: the model in fairscale's wrapper.
-            last: whether the block computes the last batch of a step.
+            last: whether the block computes the last batch of a step. If True, average the gradients over the ranks
+                when the block ends.
         """
         self.averaged = False
         with self.wrapping.watched(wrapped.no_sync(), last):

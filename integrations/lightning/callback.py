@@ -54,7 +54,7 @@ WITHOUT_EVENT: dict[str, str] = {
         "trainbus has no test loop. Use `on_validation_*`, and `trainer.evaluate(dataset)`.",
     ),
 }
-"""Hook of Lightning without a corresponding event -> the remedy, for the error."""
+"""Hook of Lightning without a corresponding event -> the end of the error: what to do."""
 
 WORKING = (
     *(known.EarlyStopping, known.LearningRateMonitor, known.StochasticWeightAveraging),

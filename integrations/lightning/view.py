@@ -69,7 +69,7 @@ class HeldSchedule:
         self._schedule, self.optimizer = schedule, optimizer
 
     def step(self, *args: Any) -> None:
-        """Do nothing, so that the learning rate of the callback stays."""
+        """Do nothing, because the callback of Lightning sets the learning rate."""
 
     def get_last_lr(self) -> list[float]:
         """Return the current learning rate of each parameter group."""
@@ -331,7 +331,10 @@ class TrainerView:
         return logged
 
     def note(self, values: dict[str, Any]) -> None:
-        """Add the numbers in `values` to `callback_metrics`. Also add a number `eval_<name>` as `val_<name>`."""
+        """Add the numbers in `values` to `callback_metrics`, which callbacks of Lightning read.
+
+        Add each number `eval_<name>` also under the name `val_<name>`.
+        """
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 shown = torch.tensor(value, dtype=torch.float32)

@@ -38,7 +38,7 @@ class Model:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the artifact."""
     final: bool = False
-    """Whether the model is the result of the training."""
+    """Whether this is the model at the end of the training, not a checkpoint during the training."""
 
 
 @dataclass

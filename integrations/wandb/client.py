@@ -139,7 +139,7 @@ class WandbSession(TrackerSession):
         return call()
 
     def _further_part(self) -> Request:
-        """Build the request that opens the run again as a new segment."""
+        """Build the request that opens the run again in this process, after its client has ended or finished it."""
         known = replace(self.request.identity, run_id=self.run_id, segments=self.segments)
         stored = identity.load(self.request.folder, self.run_id) or known
         return replace(self.request, identity=stored, resumes=True, save_code=False)
@@ -236,9 +236,9 @@ class WandbSession(TrackerSession):
 
 
 def hooks_of(live: Any) -> list[Any]:
-    """Return the list of functions that the wandb run `live` calls when the run finishes.
+    """Return the list of functions that the wandb run `live` calls when it finishes. The caller may change the list.
 
-    If this version of wandb has no such list, return a new empty list.
+    If this version of wandb has no such list, return an empty list, which wandb does not use.
     """
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
@@ -344,9 +344,9 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The process wandb-core of a killed program may still write the file of this segment. Also wait until the second in
-    which the segment began is over. The name of a segment's folder contains this second, so the new segment then gets
-    another folder.
+    The process wandb-core of a killed program may still write the file of this segment. Also wait until the time in the
+    name of the segment's folder, in seconds, differs from the current time. Otherwise, the new segment would get the
+    same folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -359,7 +359,7 @@ def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
     The step comes from the files of the run on this machine. If files or rows are missing, the step comes from the
-    service. In an offline run, the step then comes from the checkpoint.
+    service, or from the checkpoint in an offline or shared run.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

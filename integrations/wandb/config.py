@@ -149,7 +149,7 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Convert a value to the types of JSON, so that a resumed run can compare it with the stored value.
+    """Convert a value to the types of JSON, so that a resumed run can compare the result with the stored value.
 
     A tuple becomes a list, and an object of an unknown class becomes a text.
     """

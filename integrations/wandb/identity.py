@@ -28,7 +28,7 @@ class Segment:
     """The part of a wandb run that one process wrote."""
 
     folder: str
-    """The folder of the client for this segment."""
+    """The path of the folder that the client created for this segment."""
     offline: bool
     """Whether the segment was written offline, so that it needs `wandb sync`."""
 
@@ -58,7 +58,7 @@ class Identity:
     """The config with which the first segment began."""
 
     def with_segment(self, folder: str, offline: bool) -> Identity:
-        """Return the identity with another segment at the end."""
+        """Return the identity with one more segment at the end."""
         return replace(self, segments=(*self.segments, Segment(folder, offline)), finished=False)
 
     @property
@@ -70,16 +70,13 @@ class Identity:
     def listed(self) -> list[Segment]:
         """The segments for the script with `wandb sync` commands: `waiting`, and the last segment if it is offline.
 
-        The last segment may still be empty, and then `waiting` lacks this segment.
+        `waiting` does not contain the last segment while this segment is empty.
         """
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
 
     def written(self, axis: str) -> Written:
-        """Return the last step, its number of rows, and wandb's last row number, from the segments on this machine.
-
-        `axis` is the column with the step.
-        """
+        """Return a summary of the rows in all segments on this machine. `axis` is the column with the step."""
         found = [_read(part, axis) for part in self.segments]
         step = max((part.step for part in found), default=-1)
         rows = sum(part.rows for part in found if part.step == step)
@@ -106,8 +103,8 @@ def load_last(folder: Path, number: int) -> Identity | None:
 
     Args:
         folder: the output folder.
-        number: the number of the callback among the `Wandb` callbacks of the trainer. The ids of its runs end with
-            `-<number>`. The first callback has the number 1, and its ids have no such end.
+        number: the number of the callback among the `Wandb` callbacks of the trainer, from 1. The ids of its runs end
+            with `-<number>`, but the ids of callback 1 have no number.
     """
     return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
 
@@ -126,7 +123,7 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now, so that `load` returns it as the run that was opened last.
+        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)
@@ -145,7 +142,10 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
 
 
 def _runs(folder: Path) -> list[Identity]:
-    """Read the identities of the runs from an output folder, the last run at the end; [] if there is no valid file."""
+    """Read the identities of the runs from an output folder, in the order in which the runs were opened.
+
+    Return [] if there is no valid file.
+    """
     try:
         stored = json.loads((folder / NAME).read_text())
         return [_identity(each) for each in (*stored.get("earlier", ()), stored)]

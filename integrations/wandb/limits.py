@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Reduces rows to the limits. For each limit, the first excess logs a warning that names the column."""
+    """Reduces rows to the limits. The first value above each limit causes a warning that names the column."""
 
     limits: Limits = field(default_factory=Limits)
     """The limits to apply."""

@@ -48,7 +48,8 @@ class NodeWriter:
     request: Request
     """The values that open the run, from `node_request`."""
     timeout: float = 60.0
-    """The longest time to wait for the run to open, and again for the run to finish, in seconds."""
+    """The longest time to wait until the run is open, in seconds. The wait until the run is finished has the same
+    limit."""
     _session: WandbSession | None = None
     _worker: TrackerWorker | None = None
 

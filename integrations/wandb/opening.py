@@ -39,9 +39,9 @@ class Request:
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last written step according to the checkpoint, for the case that the segments are on another machine."""
+    """The last written step according to the checkpoint; -1 if unknown. It is used if this machine lacks a segment."""
     known_rows: int = -1
-    """The number of rows up to `known_step`, according to the checkpoint."""
+    """The number of rows up to `known_step`, according to the checkpoint; -1 if unknown."""
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
@@ -62,9 +62,10 @@ class Request:
 
 
 def init(request: Request) -> Any:
-    """Open the run and return the run object of the client. If the service fails, open the run offline.
+    """Open the run and return the run object of the client.
 
-    If a segment of the run is not uploaded yet, also open the run offline, so that the rows keep their order.
+    If the service fails, open the run offline. Do the same if a segment of the run is not uploaded yet, so that the
+    rows keep their order.
 
     Raises:
         Exception: an error of `wandb.init` in offline mode.
@@ -98,10 +99,10 @@ def init(request: Request) -> Any:
 
 
 def _offline_id(run_id: str) -> str:
-    """Return the id for the offline run, after the run could not be opened online.
+    """Return the id for an offline run that replaces the online run `run_id`, which could not be opened.
 
-    The process wandb-core still uses the id of the online run. If this program started wandb-core, and if it has no
-    open runs, the function ends wandb-core and returns the same id. Otherwise, the function returns `<run_id>-offline`.
+    The process wandb-core still uses `run_id`. If this program started wandb-core and has no open runs, the function
+    ends wandb-core and returns `run_id`. Otherwise, it returns `<run_id>-offline`.
     """
     return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 
@@ -118,7 +119,7 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Prevent that the client reports its own errors to the service, inside a `with` block.
+    """Prevent the client from reporting its own errors to the service, inside a `with` block.
 
     If the service is down, such a report would delay the exit by 30 s.
     """

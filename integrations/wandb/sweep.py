@@ -104,7 +104,11 @@ class _Trials:
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
-        """Return the best completed trial.
+        """Return the completed trial with the best objective.
+
+        Args:
+            direction: `minimize` if a smaller objective is better, else `maximize`.
+            sweep_id: the id of the sweep, for the field `run_summary` of the result.
 
         Raises:
             TrainbusError: if no trial completed.

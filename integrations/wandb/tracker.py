@@ -320,7 +320,7 @@ class Wandb(RowTracker):
 
         Args:
             output_dir: the output folder of the arguments.
-            resume: whether to continue the run of this folder, if the folder has a run. Training must then resume too.
+            resume: whether to continue the run of this folder, if there is one. If True, also resume the training.
 
         Returns:
             This callback, for the list of the trainer.
