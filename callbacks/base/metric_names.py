@@ -1,42 +1,22 @@
-"""Functions for metric names: add the prefix `eval_`, find the direction of a metric, and raise an error for a missing
-metric.
-"""
+"""Functions for metric names: add the prefix `eval_`, and raise an error for a missing metric."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
+from ...engine.evaluation.metric_names import Mode as Mode
+from ...engine.evaluation.metric_names import greater_is_better as greater_is_better
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.composition import provides
 from ...events.errors import ArgumentError, nearest
 
-Mode = Literal["min", "max"]
-
 
 def full_name(metric: str) -> str:
     """Return the name of a metric with the prefix `eval_`. Do not add a second prefix."""
     return metric if metric.startswith("eval_") else f"eval_{metric}"
-
-
-def greater_is_better(metric: str, mode: str | None) -> bool:
-    """Return whether a greater value of a metric is better.
-
-    Args:
-        metric: the name of the metric.
-        mode: `min` or `max`. None: lower is better if the name ends with `loss`, `error`, `perplexity`, `wer`, `cer`,
-            `mse`, `mae` or `rmse`.
-
-    Raises:
-        ArgumentError: for another mode.
-    """
-    if mode is None:
-        return not metric.endswith(("loss", "error", "perplexity", "wer", "cer", "mse", "mae", "rmse"))
-    if mode not in ("min", "max"):
-        raise ArgumentError(f"mode={mode!r} is unknown{nearest(mode, ('min', 'max'))} Set 'min' or 'max'.")
-    return mode == "max"
 
 
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:

@@ -18,10 +18,8 @@ from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_goo
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
 from ..checkpoint.write.retention import Keep
+from ..evaluation.metric_names import greater_is_better, measures_model
 from .json_output import print_json, versioned
-
-_SPEEDS = ("_runtime", "_per_second", "epoch")
-"""Suffixes of metrics that do not measure the model."""
 
 _ACTIONS = ("list", "verify", "prune", "export")
 
@@ -59,7 +57,7 @@ def add_to(commands: Any) -> None:
     prune.add_argument(
         "--mode",
         choices=("min", "max"),
-        help="whether the smallest or the largest value is best; default: min for losses, max for other metrics",
+        help="whether the smallest or the largest value is best; default: min for losses and errors, max for others",
     )
     prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     prune.add_argument("--yes", action="store_true", help="delete without asking (only a terminal asks)")
@@ -162,7 +160,7 @@ def _prune(options: argparse.Namespace) -> int:
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
     pins = pins_of(own)
     metric = _measured_metric(options.metric or "eval_loss", own) if options.keep_best or options.metric else ""
-    greater = options.mode == "max" if options.mode else not metric.endswith("loss")
+    greater = greater_is_better(metric, options.mode)
     keep = Keep(last=options.keep_last, best=options.keep_best)
     superfluous = keep.superfluous(own, pinned=set(pins), metric=metric, greater_is_better=greater)
     why = f"not among the newest {options.keep_last}"
@@ -196,7 +194,7 @@ def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
         metric
         for checkpoint in checkpoints
         for metric, value in checkpoint.metrics.items()
-        if isinstance(value, (int, float)) and not metric.endswith(_SPEEDS)
+        if isinstance(value, (int, float)) and measures_model(metric)
     }
     for candidate in (name, f"eval_{name}"):
         if candidate in known:
@@ -288,7 +286,7 @@ def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
 
 
 def _metrics(checkpoint: SavedCheckpoint) -> str:
-    measured = {name: value for name, value in checkpoint.metrics.items() if not name.endswith(_SPEEDS)}
+    measured = {name: value for name, value in checkpoint.metrics.items() if measures_model(name)}
     return ", ".join(f"{name}={_short(value)}" for name, value in measured.items())
 
 

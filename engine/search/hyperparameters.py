@@ -24,8 +24,8 @@ from ..arguments._checks import fits, hints_of
 from ..arguments.cli.values import Unreadable, adapt
 from ..arguments.keywords import resolve_aliases
 from ..distributed.ranks import Ranks
+from ..evaluation.metric_names import SPEED as SPEED
 from ..loss.loss_module import own_copy
-from .objective import SPEED as SPEED
 from .objective import default_compute_objective as default_compute_objective
 
 logger = logging.getLogger(__name__)

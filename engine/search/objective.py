@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from ..evaluation.metric_names import measures_model
 
-SPEED = ("_runtime", "_per_second")
-"""Suffixes of metric names that measure speed, not quality."""
+logger = logging.getLogger(__name__)
 
 
 def default_compute_objective(metrics: dict[str, Any]) -> Any:
     """Return the evaluation loss if it is the only metric, otherwise the sum of the other metrics.
 
     Args:
-        metrics: as `Trainer.evaluate` returns them. The epoch and speed metrics do not count.
+        metrics: as `Trainer.evaluate` returns them. The epoch, speed metrics and the confidence interval of
+            `eval_rows` do not count.
     """
     summed = summed_metrics(metrics)
     return sum(summed.values()) if summed else metrics.get("eval_loss")
@@ -25,11 +25,7 @@ def default_compute_objective(metrics: dict[str, Any]) -> Any:
 
 def summed_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that `default_compute_objective` adds up; an empty dict if it returns the loss."""
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name not in ("epoch", "eval_loss") and not name.endswith(SPEED)
-    }
+    return {name: value for name, value in metrics.items() if name != "eval_loss" and measures_model(name)}
 
 
 @dataclass

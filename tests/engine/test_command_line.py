@@ -162,6 +162,18 @@ def test_prunes_superfluous_checkpoints(tmp_path, said):
     assert names_in(tmp_path) == ["checkpoint-2", "checkpoint-4"]
 
 
+@pytest.mark.parametrize(
+    ("metric", "mode", "best"),
+    [("wer", None, 2), ("rmse", None, 2), ("answer", None, 1), ("wer", "max", 1)],
+)
+def test_prune_keeps_the_best_by_the_direction_of_the_metric(tmp_path, said, metric, mode, best):
+    for step, value in ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.5)):
+        commit(tmp_path, step, metrics={f"eval_{metric}": value})
+    words = ("prune", tmp_path, "--keep-last", 1, "--keep-best", 1, "--metric", metric)
+    assert said(*words, *(() if mode is None else ("--mode", mode)))[0] == 0
+    assert names_in(tmp_path) == [f"checkpoint-{best}", "checkpoint-4"]
+
+
 @pytest.mark.parametrize("best", [["--keep-best", 1], []])
 def test_prune_refuses_a_metric_that_no_checkpoint_has(tmp_path, said, best):
     measured(tmp_path)

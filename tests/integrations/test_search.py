@@ -183,6 +183,12 @@ def test_the_default_objective_is_that_of_transformers(metrics):
     assert metrics == before
 
 
+def test_the_default_objective_does_not_count_the_confidence_interval_of_the_loss():
+    metrics = {"eval_loss": 0.5, "eval_loss_ci": 0.03, "eval_runtime": 3.0, "epoch": 2.0}
+    assert default_compute_objective(metrics) == 0.5
+    assert default_compute_objective({**metrics, "eval_f1": 0.25}) == 0.25
+
+
 # One trial after the other.
 
 

@@ -20,6 +20,7 @@ from ...checkpoint.read.saved import SavedCheckpoint
 from ...commands.checkpoints import pins_of
 from ...commands.status import NAME as STATUS
 from ...commands.status import ended, read_status
+from ...evaluation.metric_names import SPEED
 from ..costs.goodput import NAME as GOODPUT
 from ..costs.goodput import read_goodput
 from .curves import Curve, clock_of, curves_of
@@ -29,7 +30,7 @@ ROWS = "metrics.jsonl"
 """The name of the file that the tracker `JsonLines` writes."""
 _FLAGS = {"evaluate": "evaluate", "save": "save", "training_stop": "stop"}
 """Flag -> the name of the decision in a report."""
-_SPEEDS = ("_runtime", "_per_second", "total_flos")
+_NOT_SHOWN = (*SPEED, "total_flos")
 
 
 @dataclass
@@ -283,7 +284,7 @@ def _fill_checkpoints(run: RunData, checkpoints: Sequence[SavedCheckpoint]) -> N
                 "step": checkpoint.step,
                 "bytes": size,
                 "time": checkpoint.time or None,
-                "metrics": {name: value for name, value in checkpoint.metrics.items() if not name.endswith(_SPEEDS)},
+                "metrics": {name: value for name, value in checkpoint.metrics.items() if not name.endswith(_NOT_SHOWN)},
                 "pins": pins.get(checkpoint.step, []),
                 "problems": problems[checkpoint.path],
             }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ....events.recording.files import written
+from ...evaluation.metric_names import SPEED
 from .collect import RunData, differing
 from .curves import Curve
 from .plots import COLOURS, line_style, plot
@@ -19,7 +20,7 @@ from .tables import Html, Number, table
 
 _FIRST = ("loss", "eval_loss")
 _LAST = ("learning_rate", "grad_norm")
-_NOT_DRAWN = ("_runtime", "_per_second", "total_flos", "train_loss")
+_NOT_DRAWN = (*SPEED, "total_flos", "train_loss")
 """Endings of logged names for which a report draws no curve."""
 
 Lines = list[tuple[int, Curve, Curve]]

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from ...checkpoint.format.files import readable_size
+from ...evaluation.metric_names import SPEED
 from ..costs.goodput import PARTS, described
 from .collect import RunData
 from .plots import HEIGHT, WIDTH, line_style, short, ticks
@@ -17,7 +18,6 @@ MOST_ROWS = 40
 """The number of last rows that a table of evaluations, checkpoints, decisions or sessions shows. Of the earlier rows, a
 table shows only the best evaluation and the checkpoints with pins."""
 LANES = ("evaluate", "save", "delete", "load_best", "stop")
-_SPEEDS = ("_runtime", "_per_second")
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
@@ -77,7 +77,7 @@ def _evaluations(run: RunData) -> str:
     if not run.evaluations:
         return ""
     metrics = list(dict.fromkeys(name for each in run.evaluations for name in each["metrics"]))
-    metrics = [name for name in metrics if not name.endswith(_SPEEDS)]
+    metrics = [name for name in metrics if not name.endswith(SPEED)]
     best = run.best["step"] if run.best else None
     shown = _last(run.evaluations, lambda each: each["step"] == best)
     rows = []

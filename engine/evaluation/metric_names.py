@@ -1,0 +1,43 @@
+"""Facts that follow from the name of a metric: whether it measures the model, and whether a greater value is better."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from ...events.errors import ArgumentError, nearest
+
+Mode = Literal["min", "max"]
+
+SPEED = ("_runtime", "_per_second")
+"""Suffixes of metric names that measure speed, not the model."""
+
+INTERVAL = "_loss_ci"
+"""The suffix of the confidence interval of a loss."""
+
+_LOWER_IS_BETTER = re.compile(r"(loss|error|perplexity|mse|mae|(^|[^a-z])(wer|cer|ppl|nll))$", re.IGNORECASE)
+"""Names of metrics for which a smaller value is better. `wer` and `cer` must be whole words, so `eval_answer` and
+`eval_f1_cancer` do not match."""
+
+
+def measures_model(metric: str) -> bool:
+    """Return whether a metric measures the model. False for the epoch, the speed and confidence intervals."""
+    return metric != "epoch" and not metric.endswith((*SPEED, INTERVAL))
+
+
+def greater_is_better(metric: str, mode: str | None = None) -> bool:
+    """Return whether a greater value of a metric is better.
+
+    Args:
+        metric: the name of the metric.
+        mode: `min` or `max`. None: lower is better if the name ends with `loss`, `error`, `perplexity`, `mse` or `mae`,
+            or with one of the words `wer`, `cer`, `ppl` and `nll`. Upper and lower case are equal.
+
+    Raises:
+        ArgumentError: for another mode.
+    """
+    if mode is None:
+        return _LOWER_IS_BETTER.search(metric) is None
+    if mode not in ("min", "max"):
+        raise ArgumentError(f"mode={mode!r} is unknown{nearest(mode, ('min', 'max'))} Set 'min' or 'max'.")
+    return mode == "max"
