@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LAST_SIGNAL = 64
+"""The highest number of a signal. A process that a signal ends has the exit code 128 plus this number."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -28,5 +31,5 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome(255, text)  # the code that marks a run as stopped, not failed
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return Outcome(code, text, preempted=code > 128)
+        return Outcome(code, text, preempted=128 < code <= 128 + _LAST_SIGNAL)
     return Outcome(1, text, error=text)

@@ -162,17 +162,25 @@ class TrackerWorker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _write(self, call: Call) -> None:
-        while self._unsent and self._make(self._unsent[0]):
-            self._unsent.popleft()
-        if not self._make(call):
-            if len(self._unsent) < self._limit:
-                self._unsent.append(call)
-            else:
-                self.missed += 1
-        elif self._unsent:  # the service works, and refuses the first of them
-            self._unsent.popleft()
+        """Write the waiting rows, then this row, in order. Rows that fail wait for the next call."""
+        rows = self._unsent
+        rows.append(call)
+        while rows and self._make(rows[0]):
+            rows.popleft()
+        if any(self._makes(index) for index in sorted({1, len(rows) - 1}) if 0 < index < len(rows)):
+            rows.popleft()  # the service works, and refuses this row
             self.missed += 1
             self._write_remaining()
+        elif len(rows) > self._limit:
+            rows.pop()
+            self.missed += 1
+
+    def _makes(self, index: int) -> bool:
+        """Write a waiting row out of order. Return whether it was written."""
+        made = self._make(self._unsent[index])
+        if made:
+            del self._unsent[index]
+        return made
 
     def _write_remaining(self) -> None:
         failed = 0

@@ -100,6 +100,33 @@ def test_a_row_that_the_service_refuses_is_counted_and_the_others_are_written():
     assert "bad row 1" in worker.reason
 
 
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_rows_that_wait_behind_a_refused_row_keep_their_order(refused):
+    service = Service(refuses=(refused,))
+    service.down = False
+    worker = TrackerWorker("acme", service.open)
+    assert worker.drain(60)
+    service.down = True
+    submit(worker, service, range(4))
+    service.wait_for_attempts(5)
+    service.down = False
+    submit(worker, service, [4, 5])
+    assert worker.close(60)
+    assert service.received == [row for row in range(6) if row != refused]
+    assert worker.missed == 1
+
+
+def test_two_refused_rows_do_not_hold_up_later_rows():
+    service = Service(refuses=(0, 1))
+    service.down = False
+    worker = TrackerWorker("acme", service.open)
+    submit(worker, service, range(3))
+    assert worker.drain(60)
+    assert service.received == [2]
+    assert worker.close(60)
+    assert (service.received, worker.missed) == ([2], 2)
+
+
 def test_the_end_of_the_run_writes_what_failed_before():
     service = Service()
     service.down = False
