@@ -11,6 +11,7 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,7 +24,7 @@ from trainbus.engine.api.report.page import render
 from trainbus.engine.api.report.plots import labels, plot, short, ticks
 from trainbus.engine.api.report.schema import report_data
 from trainbus.engine.commands.main import main
-from trainbus.events.errors import ArgumentError, MissingExtra
+from trainbus.events.errors import ArgumentError, MissingExtra, RankFailure
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 EVIL = "<script>alert('x')</script>&\"</style>"
@@ -160,6 +161,26 @@ def test_a_crashed_run_has_its_page_and_its_error(runs: Path) -> None:
     assert "boom" in run.reason
     assert any("boom" in each for each in page.texts)
     assert run.curves["loss"].steps == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "writes"),
+    [
+        (0, None, True),
+        (0, RankFailure("rank 1 failed"), True),
+        (1, None, False),
+        (1, ValueError("bad"), True),
+        (1, RankFailure("rank 2 failed"), False),
+    ],
+)
+def test_the_rank_that_fails_first_and_rank_0_write_the_page(
+    rank: int, error: Exception | None, writes: bool, tmp_path: Path
+) -> None:
+    run = net_trainer(tmp_path).run
+    run.state.is_world_process_zero = rank == 0
+    with mock.patch.object(type(run), "mode", "train"), mock.patch.object(type(run), "exception", error, create=True):
+        Report().on_close(run)
+    assert (tmp_path / "report.html").exists() == writes
 
 
 def test_a_killed_run_with_a_torn_recording_is_shown_up_to_its_last_line(runs: Path, tmp_path: Path) -> None:
