@@ -44,7 +44,7 @@ class Subject:
 
     def build(self, folder: Path) -> Any:
         """Return a new callback. A factory with a parameter `folder` receives `folder`."""
-        return self.make(folder) if self._takes_folder() else self.make()
+        return self.make(folder=folder) if self._takes_folder() else self.make()
 
     def _takes_folder(self) -> bool:
         if isinstance(self.make, type):
