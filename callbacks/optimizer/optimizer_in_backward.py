@@ -306,7 +306,16 @@ def _problem(run: Run) -> str:
 def _updates_each_weight_alone(optimizer: Any) -> bool:
     """Return whether an optimizer is of a class in `PER_WEIGHT`, or of a subclass that has the same `step`."""
     kind = type(optimizer)
-    return any(issubclass(kind, known) and kind.step is known.step for known in PER_WEIGHT)
+    return any(issubclass(kind, known) and _step_of(kind) is _step_of(known) for known in PER_WEIGHT)
+
+
+def _step_of(kind: type[Optimizer]) -> Any:
+    """Return the `step` of an optimizer class, without the wrapper that torch adds to the class of the first instance.
+
+    A class and its subclass that inherits `step` then have the same `step`.
+    """
+    step: Any = kind.step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def _options_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from trainbus.engine.api.report.curves import Curve, kept
 from trainbus.engine.api.report.page import render
 from trainbus.engine.api.report.plots import labels, plot, short, ticks
 from trainbus.engine.api.report.schema import report_data
+from trainbus.engine.api.report.sections import _counted
 from trainbus.engine.commands.main import main
 from trainbus.events.errors import ArgumentError, MissingExtra, RankFailure
 
@@ -365,6 +366,19 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert main(["report", str(tmp_path / "missing")]) == 2
     assert "There is no folder" in capsys.readouterr().err
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize(
+    ("shown", "there", "caption"),
+    [
+        (1, 1, "1 evaluation"),
+        (40, 40, "40 evaluations"),
+        (40, 60, "The last 40 of 60 evaluations"),
+        (41, 60, "The last 40 of 60 evaluations, and 1 earlier"),
+    ],
+)
+def test_the_caption_of_a_table_counts_its_rows(shown: int, there: int, caption: str) -> None:
+    assert _counted(shown, there, "evaluations") == caption
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 10_000])
