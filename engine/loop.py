@@ -107,7 +107,7 @@ class Loop:
         self._batches: Any = None
 
     def run(self) -> None:
-        """Run until the phase is DONE."""
+        """Execute one phase after the other until the phase is `Phase.DONE`."""
         while self.phase is not Phase.DONE:
             self.phase = self._turn()
 

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def _of(path: str) -> Any:
-    """Return a property that reads and writes a field of a record, such as `step.batch`."""
+    """Return a property that reads and writes a nested attribute: `run.step.batch` for the path `step.batch`."""
     record, _, name = path.partition(".")
 
     def write(run: Run, value: Any) -> None:
@@ -211,7 +211,7 @@ class Run(RunClocks):
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Set `run.grad_norm` and `run.learning_rate` to the values of the last step. A missing key gives None."""
+        """Set `run.grad_norm` and `run.learning_rate` to the values in `last`; None for a missing value."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -236,7 +236,7 @@ class Run(RunClocks):
     def restore_rng(self, states: Mapping[str, Any]) -> None:
         """Restore the RNG states that `rng_states` returned.
 
-        If the dataset, the collator or the sampler lacks a generator that has a state, log a warning.
+        If a generator in `states` is not found in the dataset, the collator and the sampler, log a warning.
         """
         restore_random_states(dict(states))
         if missing := self.services.data_generators().restore(states.get("own", {})):

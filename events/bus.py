@@ -117,7 +117,7 @@ class EventBus:
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation or a setting
-                is wrong, if another callback has the id, or if the callback is attached already.
+                of the callback is wrong, if another callback has the requested id, or if the callback is attached.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)

@@ -119,7 +119,7 @@ class Event(CheckedKeywords):
 
     @property
     def param_names(self) -> tuple[str, ...]:
-        """The names of `params`."""
+        """The names of the parameters in the field `params`."""
         return tuple(param.name for param in self.params)
 
     @property

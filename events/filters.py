@@ -1,4 +1,7 @@
-"""The filters `every=`, `once=`, `before=` and `after=`, which limit how often a subscribed function is called."""
+"""The filters `every=`, `once=`, `before=` and `after=` of a subscribed function: at which counts to call the function.
+
+In `before=` and `after=`, an integer is a filter. Ids of callbacks set the handler order instead.
+"""
 
 from __future__ import annotations
 

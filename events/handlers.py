@@ -196,7 +196,9 @@ def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
-    """Return whether a handler with `**kwargs` takes args, state and control by position. Their names may differ.
+    """Return whether a handler with `**kwargs` takes args, state and control by position.
+
+    The handler may use other names for these three parameters, such as `a, s, c`, but no other names in `known`.
 
     Args:
         parameters: all parameters of the handler.

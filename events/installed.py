@@ -60,7 +60,7 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The name of the module in `value`, such as `package.module`."""
+        """The name of the module in the property `value`, such as `package.module`."""
         return self.value.partition(":")[0].strip()
 
     @property

@@ -1,6 +1,6 @@
 """Isolation: a run can continue although a callback fails or is slow. A summary lists each of these callbacks.
 
-A callback with `on_error="raise"` and without a budget is called directly, so isolation costs no time for its events.
+A callback with `on_error="raise"` and `budget=None` is called directly. Isolation costs such a callback no time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Verdict:
 
 
 class Isolation:
-    """The failures and the times of all callbacks of a bus."""
+    """The failures of all callbacks of a bus, and the seconds that callbacks with a budget take."""
 
     def __init__(self, control: TrainerControl, detach: Callable[[str], None]) -> None:
         """Create the isolation of a bus, without failures.
@@ -137,9 +137,10 @@ class Isolation:
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the text for the end of a run about callbacks that failed or exceeded their budgets.
+        """Return the text for the end of a run about all callbacks with `CallbackFailures.is_reported`.
 
-        The text has the traceback of the first failure of each such callback. The text is empty if there is none.
+        If a callback failed, the text has the traceback of its first failure. If there are no such callbacks, the text
+        is empty.
         """
         lines = []
         for record in self.failures.values():
@@ -268,7 +269,7 @@ class Meter:
     """Adds up the time of one callback, and compares it with the budget."""
 
     def __init__(self, isolation: Isolation, owner_id: str, budget: Budget) -> None:
-        """Create the meter of one callback, with a sum of 0 seconds."""
+        """Create the meter of one callback. The measured time starts at 0 seconds."""
         self._isolation, self._owner_id, self._budget = isolation, owner_id, budget
         self.every = 1
         """The interval in steps at which the callback is called."""

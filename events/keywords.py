@@ -1,4 +1,4 @@
-"""Arguments of constructors and functions: an error for each unknown keyword, with the nearest name."""
+"""Errors for unknown keywords in calls: each error suggests the most similar known keyword."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
 
 
 def checked_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public function or method. A call with an unknown keyword raises an error with the nearest name.
+    """Decorate a public function or method, so that a call with an unknown keyword raises an error.
+
+    The error suggests the most similar known keyword.
 
     The function must not have a parameter like `**kwargs`.
     """
@@ -94,10 +96,11 @@ class _SignatureOfInit:
 class CheckedKeywords:
     """Base of classes whose constructor checks its arguments.
 
-    An unknown keyword is an error with the nearest name. A value of a wrong simple type, such as a text for a number,
-    is an error with the remedy. The check is in `__new__`, because `@dataclass` adds `__init__` only after
-    `__init_subclass__` ran. So the check works for every subclass, without a metaclass. The check skips a class whose
-    `__init__` has `**kwargs`.
+    For an unknown keyword, the error suggests the most similar known keyword. For a value of a wrong simple type, such
+    as a text for a number, the error says how to fix the value.
+
+    The check is in `__new__`, because `@dataclass` adds `__init__` only after `__init_subclass__` ran. So the check
+    works for every subclass, without a metaclass. The check skips a class whose `__init__` has `**kwargs`.
     """
 
     checks_types = True

@@ -217,7 +217,7 @@ class Timeline:
             self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
 
     def fold(self) -> None:
-        """Add the times of all marks to the sums, and delete the marks."""
+        """Add up the times of all marks, and delete the marks."""
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:

@@ -58,8 +58,8 @@ class Trigger:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
         The trigger is not due at the end of a step between `step` and the returned step. At the end of the returned
-        step, it may be due or not. If the run stops early, a trigger with `unforeseen=True` may be due before the
-        returned step. At the end of an epoch, every trigger is evaluated.
+        step, it may be due or not. If the run stops early and the property `unforeseen` is True, the trigger may be
+        due before the returned step. At the end of an epoch, every trigger is evaluated.
         """
         return step + 1
 
@@ -165,7 +165,7 @@ class EveryEpochs(Trigger):
 class EverySeconds(Trigger):
     """Due at the end of a step, if `seconds` seconds of training have passed since the trigger was last due.
 
-    The trigger is not due in the first `after` seconds of training.
+    The trigger is first due after `max(seconds, after)` seconds of training.
     """
 
     seconds: float

@@ -60,12 +60,12 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
     """Make hard links to files of a checkpoint in a folder for a push, and return this folder.
 
-    If the checkpoint is rotated during the push, the links stay. Without hard links, copy the files instead.
+    If the checkpoint is rotated during the push, the links stay. If a hard link is not possible, copy the file.
 
     Args:
         paths: the files.
         root: the folder of the files. The files keep their paths relative to this folder.
-        target: the folder for the push. If it exists, because a run was killed, its content is deleted.
+        target: the folder for the push. The function first deletes its content, such as files of a killed run.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

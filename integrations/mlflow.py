@@ -35,7 +35,7 @@ class MLflowSession(TrackerSession):
             self.last_step = max((metric.step for metric in history), default=-1)
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the training arguments to a new run."""
+        """Write settings (name -> value) as parameters of a new MLflow run."""
         # MLflow does not allow changes of a setting, and a resumed run may have other settings.
         params = [Param(name, str(value)[:LONGEST]) for name, value in settings.items()]
         for first in range(0, len(params), AT_ONCE):

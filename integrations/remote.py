@@ -155,7 +155,7 @@ class RemoteStore(Callback):
 
 @dataclass(frozen=True)
 class RemoteCheckpoint:
-    """The values of a complete checkpoint in a store, from its manifest."""
+    """A complete checkpoint in a remote store: its folder name and step, and values from its manifest."""
 
     name: str
     """The name of its folder in the store."""
@@ -286,7 +286,9 @@ def checkpoint_name(folder: str) -> str:
 
 
 def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool = True) -> None:
-    """Copy the newest complete checkpoint of a store into an output folder, if the folder has no newer checkpoint.
+    """Copy the newest complete checkpoint of a store into an output folder that has only older checkpoints.
+
+    The function compares the times at which the checkpoints were saved.
 
     Args:
         system: the file system of the store.
@@ -296,7 +298,7 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
             checkpoint, and tries the next older checkpoint.
 
     Raises:
-        CheckpointError: if the copy does not agree with its manifest, and `strict` is True.
+        CheckpointError: if `strict` is True and the copied checkpoint is damaged.
     """
     remote = complete_checkpoints(system, folder)
     newest_here = max((saved.time for saved in list_checkpoints(output)), default=0.0)

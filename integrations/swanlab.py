@@ -1,4 +1,4 @@
-"""The SwanLab tracker: records each training as one SwanLab run, in the cloud or on this machine."""
+"""The SwanLab tracker: records trainings as SwanLab runs, in the cloud or on this machine."""
 
 from __future__ import annotations
 

@@ -114,13 +114,14 @@ def hardware_problem(device: str, capability: tuple[int, int] | None) -> str:
 class Float8(Callback):
     """Computes the linear layers of the model in float8 during the training, with torchao.
 
-    In forward and backward, each layer scales its inputs, weights and gradients, and rounds them to 8-bit floating
-    point. GPUs of compute capability 8.9 or later, such as the H100, multiply such matrices about twice as fast as
-    matrices of bfloat16. Also add `Compile()`, so that the scaling and the rounding become part of other kernels.
-    Weights, gradients, optimizer state and stored activations keep their precision.
+    In forward and backward, each layer makes scaled copies of its inputs, weights and gradients, and rounds these
+    copies to 8-bit floating point. GPUs of compute capability 8.9 or later, such as the H100, multiply such matrices
+    about twice as fast as matrices of bfloat16. Also add `Compile()`, so that the scaling and the rounding become part
+    of other kernels. The weights, gradients, optimizer state and stored activations themselves keep their dtype.
 
-    The callback changes no module, name or weight. With and without the callback, checkpoints, copies and pickles of
-    the model are the same, so a run may resume with or without the callback. Evaluations during the training compute in
+    The callback replaces no module and changes no name or dtype of a weight. With and without the callback,
+    checkpoints, copies and pickles of the model have the same names and dtypes. So a checkpoint from a run with the
+    callback resumes without the callback, and the other way round. Evaluations during the training compute in
     float8. After the training, and in evaluations outside of the training, the layers compute in the usual precision.
 
     Raises:
@@ -242,7 +243,12 @@ def _output_layer(model: Any) -> Any:
 
 
 def _listed(kept: dict[str, str], most: int = 8) -> str:
-    """Return a text with the first `most` layers in `kept` and their reasons, and the number of remaining layers."""
+    """Return a text with the first `most` items of `kept`, and the number of the remaining items.
+
+    Args:
+        kept: name of a layer -> why the layer stays in the usual precision. If empty, the text is empty.
+        most: the largest number of items in the text.
+    """
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])

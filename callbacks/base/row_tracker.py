@@ -35,7 +35,7 @@ receives starts a new wait."""
 
 @dataclass(frozen=True)
 class Opening:
-    """The values that open a run of the tracker."""
+    """The values that a tracker needs to open its run, such as the id."""
 
     run_id: str
     """The id of the tracker's run. Empty: the service chooses the id."""
@@ -128,7 +128,7 @@ class RowTracker(Callback):
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return the values that `connect` receives: `opening`, or changed values, such as the id of a fork."""
+        """Return the values that `connect` receives: `opening`, or an `Opening` with changes, such as a new run id."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
@@ -136,9 +136,9 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of the tracker's run of a training that was killed before its first checkpoint; else None.
+        """Return the id of the tracker's run to continue if a resumed session has no saved state of this callback.
 
-        If this training restarts with `resume_from_checkpoint`, it continues this run of the tracker.
+        Example: the training was killed before its first checkpoint. None starts a new run of the tracker.
         """
         return None
 
@@ -253,7 +253,7 @@ class RowTracker(Callback):
         """Send the settings of a training to a run that was already open, for example for an earlier evaluation."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log entries that become rows after a resume, if the service lacks these rows; () for a new run."""
+        """Return the log entries to write after a resume, and () otherwise. Rows that the service has are skipped."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -288,7 +288,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Make the worker write a row. Skip a `repeated` row that the service has. `logged_at`: seconds since 1970."""
+        """Make the thread write a row. Skip a `repeated` row that the service has. `logged_at`: seconds since 1970."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -306,10 +306,10 @@ class RowTracker(Callback):
         self.submit(write, again=True)
 
     def submit(self, call: Callable[[Any], None], again: bool = False) -> None:
-        """Make the worker call a function with the open session, after all earlier calls.
+        """Make the tracker's thread run the function `call` after all earlier calls.
 
         Args:
-            call: the function. It receives the `TrackerSession`.
+            call: the function. It receives the open `TrackerSession`.
             again: whether to repeat the call after a failure.
         """
         if self._worker is not None:

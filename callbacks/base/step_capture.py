@@ -106,8 +106,8 @@ class StepCapture:
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
         """Return why a step failed; an empty text if the step did not fail.
 
-        With a gradient scaler (`scaled`), a step does not fail because of a NaN or infinite gradient norm, because the
-        scaler then skips the update.
+        With a gradient scaler (`scaled=True`), a step with a NaN or infinite gradient norm does not fail: the scaler
+        skips the update.
         """
         if not math.isfinite(loss):
             return "the loss is not finite"

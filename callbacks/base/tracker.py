@@ -36,7 +36,10 @@ class Tracker(Callback):
     _reports: bool = field(default=False, init=False, repr=False, compare=False)
 
     def open(self, run: Run) -> str:
-        """Open the tracker's run `run_id`, or a new run if `run_id` is None. Return the id of the open run."""
+        """Open the tracker's run, and return the id of the tracker's run.
+
+        If the attribute `run_id` is None, open a new one. Otherwise, open the one with this id. `run` is the training.
+        """
         raise NotImplementedError
 
     def describe(self, run: Run) -> None:

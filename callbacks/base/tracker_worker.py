@@ -74,7 +74,7 @@ class TrackerWorker:
             self._miss("the queue is full, because the service is too slow")
 
     def drain(self, timeout: float, longest: float = float("inf")) -> bool:
-        """Wait until the worker has made all calls so far. Return False if a time limit ends the wait.
+        """Wait until the worker has made all calls in its queue. Return False if a time limit ends the wait.
 
         Args:
             timeout: stop waiting if the worker makes no call in this number of seconds.
@@ -99,10 +99,10 @@ class TrackerWorker:
                 self._hurry.clear()
 
     def close(self, timeout: float, last: Call | None = None) -> bool:
-        """Make the waiting calls and the call `last`, then end the thread.
+        """Make the waiting calls, and then the call `last` if it is not None. Then end the thread.
 
-        Return True if the thread ended. Return False if the calls take longer than `timeout` seconds. The thread then
-        continues its calls in the background.
+        Return True if the thread ended. If the calls take longer than `timeout` seconds, return False. In this case the
+        thread continues the calls in the background.
         """
         deadline = time.monotonic() + timeout
         self._last = last
@@ -144,9 +144,9 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Try to open the run, until it opens or `close` is called. Return whether the run is open.
+        """Try to open the run until the run opens. Return whether the run is open.
 
-        After a call of `close`, the method makes one last attempt.
+        After a call of `close`, the method makes only one more attempt.
         """
         pause = FIRST_PAUSE
         while True:

@@ -154,9 +154,10 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Make room for a new capsule in `folder`, so that this rank has at most `limit` capsules.
+        """Make room for a new capsule, so that this rank has at most `limit` capsules.
 
-        Delete the oldest capsules of this rank from earlier sessions, and an old capsule in `folder`.
+        Delete the oldest capsules of this rank from earlier sessions. Also delete `folder`, the final folder of the new
+        capsule, if it exists.
         """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(

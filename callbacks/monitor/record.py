@@ -369,7 +369,7 @@ class RandomStates:
         self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
 
     def checksum(self) -> int:
-        """Return the checksum. The checksum changes when torch or numpy draws from its global generator."""
+        """Return a checksum of the RNG states. It changes when code draws from a global generator of torch or numpy."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized

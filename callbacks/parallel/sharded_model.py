@@ -52,8 +52,8 @@ class ShardedModel(Callback):
         """Raise an error if this callback cannot shard the weights of a run.
 
         Raises:
-            ArgumentError: in a single process, with `auto_find_batch_size`, or if the user passed an optimizer object
-                instead of its class and options. The error says what to do.
+            ArgumentError: if there is only one process, if `auto_find_batch_size` is True, or if the user passed an
+                optimizer object instead of its class and options. The error says what to do.
         """
         name = type(self).__name__
         if run.ranks.single_process:

@@ -32,8 +32,9 @@ class ShardedOptimizer(Callback):
     alone. After a step, each rank sends its updated weights to all other ranks.
 
     Raises:
-        ArgumentError: in a single process, if `degree` does not divide the world size, or for an optimizer object that
-            is not sharded.
+        ArgumentError: if there is only one process, or if `degree` is below 2 or does not divide the world size. Also
+            if the user passed an optimizer object instead of its class and options, or for an optimizer with unknown
+            options or with train and eval modes.
         ModelError: if the weights have several dtypes.
     """
 

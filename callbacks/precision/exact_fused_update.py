@@ -80,9 +80,9 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A sharded weight, with copies of this rank's shards of the weight and its optimizer state from before a step.
+    """A sharded weight, and copies made before a step: of this rank's shards of the weight and the optimizer state.
 
-    `update` repeats the step from these copies.
+    The method `update` repeats the step from the copies.
     """
 
     weight: Any

@@ -73,8 +73,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. While a function runs that replaces a method of
-        this object, the list has only the callbacks that this function must call.
+        A change of the list attaches, detaches or reorders callbacks. A program may replace a method of this object.
+        While the replacement runs, the list has only the callbacks that the replacement must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -94,13 +94,13 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """From now on, let `handler` call the callbacks in each event of transformers.
+        """Let another callback handler call the trainer's callbacks in each event of transformers, from now on.
 
-        Assigning `trainer.callback_handler` calls this method. It attaches the callbacks of `handler` that are not
-        attached to the trainer. An attribute that this object does not have is read from `handler`.
+        Assigning `trainer.callback_handler` calls `call_through`. `call_through` attaches the callbacks of `handler`
+        that are not attached to the trainer. If this object lacks an attribute, the attribute is read from `handler`.
 
         Args:
-            handler: another callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
+            handler: the other callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -206,10 +206,10 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether a call of the method `event` must call the handlers.
+        """Return whether the bus calls this object for `event` now.
 
-        The result is True while the bus announces the event and calls this object. Otherwise, a call of the method
-        announces the event.
+        If True, the method named `event` calls the handlers that the bus does not call. If False, the method announces
+        the event through the bus.
         """
         return self._current is not None and self._current.event == event
 
@@ -273,9 +273,10 @@ class CallbackHandler:
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
-        If the program replaced `call_event` or the method of the event, or set an attribute such as `model`, the bus
-        calls this object. This call replaces the calls of the handlers that run in DECIDE and take
-        `(args, state, control, **kwargs)`. In all other cases, return `ordered` unchanged.
+        The program may replace `call_event` or the method of the event, or set an attribute such as `model`. In these
+        cases, one subscription replaces the handlers that run in DECIDE and take `(args, state, control, **kwargs)`.
+        The new subscription calls the method of the event on this object. In all other cases, and for an event that
+        transformers does not have, return `ordered` unchanged.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -336,10 +337,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The value of `callback_handler.callbacks` while a function runs that replaces one of the methods.
+    """The value of `callback_handler.callbacks` while the replacement of a method runs.
 
-    The list has the callbacks that this function must call. While the function loops over the list, the ledger names
-    the current callback as the author of flag writes.
+    The list has the callbacks that the replacement must call. While the replacement loops over the list, the ledger
+    names the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -180,12 +180,13 @@ class MomentMethods(TrainerBase):
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the gradients, and return their norm before clipping. `model` is not used.
 
-        An override may call it as `super()._clip_grad_norm(model)`. Any other call does nothing and returns None.
+        Only an override can use this method: `super()._clip_grad_norm(model)`. Any other call does nothing and returns
+        None.
         """
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return `grad_norm`, the norm before clipping. Override this method to log another norm."""
+        """Return `grad_norm` unchanged. An override receives the norm before clipping, and returns the norm to log."""
         return grad_norm
 
     def _get_learning_rate(self) -> float:
@@ -231,7 +232,7 @@ class MomentMethods(TrainerBase):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train, and return the output of the training. The parameters are not used."""
+        """Train, and return the output of the training. The method ignores its arguments."""
         return self._work("_inner_training_loop")
 
     def _maybe_log_save_evaluate(
@@ -245,20 +246,20 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save as the flags request. The parameters are not used."""
+        """Log, evaluate and save as the flags request. The method ignores its arguments."""
         self._work("_maybe_log_save_evaluate")
 
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        """Evaluate on the trainer's datasets and return the metrics. The parameters are not used."""
+        """Evaluate on the trainer's datasets and return the metrics. The method ignores its arguments."""
         if "_evaluate" in self._works:
             return self._work("_evaluate")
         self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the last evaluation is the best of the run so far. The parameters are not used.
+        """Return whether the last evaluation is the best of the run so far. The method ignores its arguments.
 
         In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state.
         """
@@ -269,14 +270,14 @@ class MomentMethods(TrainerBase):
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint.
 
-        An override may call it as `super()._load_best_model()`. Any other call does nothing.
+        Only an override can use this method: `super()._load_best_model()`. Any other call does nothing.
         """
         self._work("_load_best_model")
 
     # Checkpoints.
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the current step. The parameters are not used."""
+        """Write a checkpoint of the current step. The method ignores its arguments."""
         if "_save_checkpoint" in self._works:
             self._work("_save_checkpoint")
         else:
@@ -303,16 +304,16 @@ class MomentMethods(TrainerBase):
         """Do nothing: the engine saves the RNG states. Override this method to write more files."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
+        """Load the weights of the checkpoint that the run resumes from. The method ignores its arguments.
 
-        An override may call it as `super()._load_from_checkpoint(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
         """
         self._work("_load_optimizer_and_scheduler")
 
@@ -322,14 +323,14 @@ class MomentMethods(TrainerBase):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the RNG states from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_rng_state(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_rng_state(...)`. Any other call does nothing.
         """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
         """Restore the callback states from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_callback_state()`. Any other call does nothing.
+        Only an override can use this method: `super()._load_callback_state()`. Any other call does nothing.
         """
         self._work("_load_callback_state")
 
@@ -338,12 +339,12 @@ class MomentMethods(TrainerBase):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push the files that `hub_strategy` selects to the hub.
 
-        An override may call it as `super()._push_from_checkpoint(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._push_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:
-        """Do nothing: the engine waits for the pushes in progress."""
+        """Do nothing: at the end of the run, the engine waits for unfinished pushes to the hub."""
 
     # Sizes.
 

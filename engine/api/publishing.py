@@ -92,7 +92,7 @@ class PublishingMethods(SavingMethods):
     ) -> None:
         """Write the model card `README.md` to the output folder: settings, results, versions, and a header for the hub.
 
-        An existing card is replaced, but its tags and its library stay. Only rank 0 writes.
+        If a card exists, replace it, but keep its tags and its field `library_name`. Only rank 0 writes.
 
         Args:
             language: the languages of the model.
@@ -103,7 +103,7 @@ class PublishingMethods(SavingMethods):
             tasks: task names of the hub; by default derived from the class of the model.
             dataset_tags: names of the datasets on the hub; by default read from the dataset.
             dataset: display names of the datasets.
-            dataset_args: the configuration of each dataset.
+            dataset_args: the configuration of each dataset; by default read from the dataset.
         """
         if not self.is_world_process_zero():
             return

@@ -29,9 +29,9 @@ class ReplayError(TrainbusError):
 
 
 class Absent:
-    """A value that a recording does not have.
+    """A placeholder for a value that a recording does not have.
 
-    Any use of the value raises a `ReplayError`, except passing the value to a function.
+    Reading an attribute of the placeholder, calling it or computing with it raises a `ReplayError`.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,7 +84,10 @@ class ReplayBus(EventBus):
 
 
 class ReplayServices:
-    """The object `run.services` of a replay. Services that are not methods of this class are `Absent`."""
+    """The object `run.services` of a replay.
+
+    A service that is not a method of this class is an `Absent` object. A use of this object raises a `ReplayError`.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -108,7 +111,7 @@ class ReplayServices:
 
 @dataclass
 class ReplaySession:
-    """The object `run.session` of a replay. Values that a recording does not have are `Absent`."""
+    """The object `run.session` of a replay. Any other attribute is an `Absent` object."""
 
     resume_requested: bool = False
     """Whether the session began after step 0. False for the first session of the recording."""
@@ -122,7 +125,7 @@ class ReplaySession:
 
 
 class ReplayRun:
-    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent`."""
+    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent` object."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Create the run with the values at the start of the first session of a recording.

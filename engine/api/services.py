@@ -69,7 +69,8 @@ class Services(Protocol):
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
 
-        Return None if only `save_model` can write the model. `Trainer.freeze_model` lists the cases.
+        Return None if only `save_model` can write the model. `Trainer.freeze_model` lists the cases. The argument
+        `copy` receives the name of a weight and the weight, and returns a copy of the weight.
         """
 
     def data_generators(self) -> OwnGenerators:
@@ -148,7 +149,8 @@ class TrainerServices:
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
 
-        Return None if only `save_model` can write the model.
+        Return None if only `save_model` can write the model. The argument `copy` receives the name of a weight and the
+        weight, and returns a copy of the weight.
         """
         frozen: Callable[[str], None] | None = self.trainer.freeze_model(copy)
         return frozen

@@ -165,7 +165,7 @@ class CallbackStates:
             _load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the run would continue from other weights than the trained weights.
+        """Raise an error if the run would continue from weights of a callback, not from the trained weights.
 
         A callback such as EMA saves its own weights in the model file, and the trained weights in its state.
 
@@ -225,14 +225,14 @@ def matched(
 ) -> dict[str, str]:
     """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    The ids of callbacks of one class depend on their order in the list, so class and settings count first. The order of
-    preference is: equal class, settings and id; equal class and settings; equal class and id; equal class. Several
-    callbacks may be equally good: the first of them matches. States without a match are left out.
+    If callbacks have the same class, their ids can depend on the order of attaching. So class and settings count first.
+    The order of preference is: equal class, settings and id; equal class and settings; equal class and id; equal class.
+    If callbacks are equally good, the first in `attached` matches. States without a match are left out.
 
     Args:
         states: the ids of the saved states.
-        saved: class and settings of the owners of the states, by id. A state without an entry is matched by id only.
-        attached: class and settings of the attached callbacks, by id.
+        saved: id of a state -> class and settings of its callback at the save. A state without an entry matches by id.
+        attached: id of an attached callback -> class and settings of this callback.
     """
 
     def equal(one: str, other: str, *names: str) -> bool:

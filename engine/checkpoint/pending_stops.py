@@ -49,15 +49,15 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
 
 
 def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
-    """Repeat the requests of `pending_stops` in a resumed run.
+    """Repeat the stop requests in `stops` in a resumed run.
 
-    A request is not repeated in three cases: the callback is not attached, the callback has other settings, or the
-    resumed run has another length. In these cases, the user wants to continue the training.
+    The function does not repeat the request of a callback in three cases: the callback is not attached, the callback
+    has other settings, or the resumed run has another length.
 
     Args:
         run: the resumed run.
         stops: the result of `pending_stops` when the checkpoint was saved.
-        owners: class and settings of the callbacks at the save, by id.
+        owners: id of a callback -> class and settings of the callback when the checkpoint was saved.
         same_length: whether the resumed run has as many steps as the saved run.
     """
     known = {author: owners[author] for author in stops if author in owners}

@@ -83,7 +83,10 @@ class QuickStates:
         example after a draw from the normal distribution that stored a second value."""
 
     def read(self) -> tuple[Any, ...]:
-        """Read the states as a tuple, with the states of all CUDA devices if CUDA is initialized. See `named`."""
+        """Return the RNG states of Python, numpy and torch as a tuple.
+
+        If CUDA is initialized, the tuple ends with a list: one state per CUDA device.
+        """
         memory = bytes(self._memory)
         if memory != self._unchanged:
             self._numpy = np.random.get_state()

@@ -27,7 +27,7 @@ KINDS = {
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `new-plugin` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "new-plugin",
         description="Write a package into the folder NAME: source, manifest, tests, README, CI file and licence. It "

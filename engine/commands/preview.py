@@ -22,7 +22,7 @@ _FLAGS = ("--json", "--markdown", "--measure", "--batch")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `preview` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "preview",
         description="Run a program up to its first `train()`, and show the preview of this training instead. The "

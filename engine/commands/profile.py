@@ -108,7 +108,7 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `profile` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "profile",
         help="measure which changes make the training of a program faster",

@@ -12,7 +12,7 @@ from .json_output import print_json
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `report` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "report",
         help="show runs as one HTML file",

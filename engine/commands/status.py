@@ -35,7 +35,7 @@ PARTS = 5
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `status` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "status",
         description="Show the state of a run, its progress, the time that is left, its last metrics and its last "

@@ -153,9 +153,11 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Build the sampler that the training arguments select for a map-style dataset. It orders samples for all ranks.
+    """Build the sampler that the training arguments select for a map-style dataset.
 
-    The arguments have the same meaning as in `build_loader`.
+    The order contains the samples of all ranks, and is the same on every rank.
+
+    The parameters have the same meaning as in `build_loader`.
     """
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
@@ -201,7 +203,7 @@ def order_of(loader: Any) -> list[int] | None:
     An evaluation sorts its results with this list.
 
     Returns:
-        The indices; None if the loader does not group samples by length. The evaluation then does not sort.
+        The indices; None if the loader does not group samples by length. With None, the evaluation does not sort.
     """
     grouping = loader.grouping if isinstance(loader, Loader) else None
     return None if grouping is None else grouping.order

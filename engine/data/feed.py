@@ -84,10 +84,10 @@ class Feed:
 
         Args:
             loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
-            restore_rng: restores the RNG states. It is called once.
-            after_first_window: True restores the RNG states after the first step's batches are fetched, as transformers
-                does. False restores them before this fetch. If the run resumes at the start of an epoch, True has no
-                effect.
+            restore_rng: restores the RNG states. The feed calls this function once.
+            after_first_window: whether to call `restore_rng` after the batches of the first step are fetched, as
+                transformers does. False calls it before this fetch. If the run resumes at the start of an epoch, True
+                also calls it before this fetch.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 

@@ -124,7 +124,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _stride(self) -> int:
-        """The number of samples by which one batch advances `EpochProgress.rows`."""
+        """The samples of one batch over all ranks, or of this rank if each rank reads its own part of a stream."""
         source: Any = self.batch_sampler if self._stream is None else self._stream
         return int(source.stride)
 
@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
         return self._own
 
     def _states_at_start(self) -> dict[str, Any]:
-        """Return the RNG states at the start of an iteration; {} if no checkpoint needs the position."""
+        """Return the current RNG states; {} if no run can resume in the middle of the iteration that starts now."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
     # Iterating.

@@ -1,4 +1,4 @@
-"""The loaders that are being read now. `accelerator.gather_for_metrics` needs the size of the last batch."""
+"""The loaders that are being read now, and the size of their last batch, for `accelerator.gather_for_metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ a training, there are two."""
 
 @contextmanager
 def opened(loader: Any) -> Iterator[None]:
-    """Record during a `with` block that `loader` is being read. `last_batch` uses this record."""
+    """Add `loader` to the loaders that are being read, until the end of the `with` block.
+
+    The function `last_batch` uses the newest of these loaders.
+    """
     open_loaders = _OPEN  # the module may be gone when Python ends the iteration at exit
     open_loaders.append(loader)
     try:

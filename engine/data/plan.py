@@ -165,7 +165,10 @@ def plan_run(
 def _scheduled_ends(
     batches: int, max_steps: int, num_train_epochs: float, accumulation_in: Callable[[int], int]
 ) -> list[int]:
-    """Compute the step at which each epoch of a run ends, if the number of batches per step differs between epochs."""
+    """Return, for each epoch of a run, the number of steps from the start of the run to the end of the epoch.
+
+    The parameters are the same as in `plan_run`. If `max_steps` is positive, the last number may exceed `max_steps`.
+    """
     ends: list[int] = []
     while (ends[-1] if ends else 0) < max_steps or (max_steps <= 0 and len(ends) < num_train_epochs):
         steps = math.ceil(batches / accumulation_in(len(ends)))

@@ -68,7 +68,7 @@ class ShardedBatches:
 class CountedBatches:
     """A wrapper of a batch sampler that records the sizes of its batches.
 
-    All other attributes come from the wrapped batch sampler.
+    Attributes that the wrapper does not define come from the wrapped batch sampler.
     """
 
     def __init__(self, batches: Any) -> None:
@@ -98,10 +98,10 @@ class CountedBatches:
 
 
 class PreparedLoader:
-    """A wrapper of a DataLoader that calls `set_epoch` of its samplers, and gives each rank its part of the batches.
+    """A wrapper of a DataLoader that passes the epoch to the samplers, and gives each rank its part of the batches.
 
-    Like accelerate's loader, the wrapper fetches a batch before the step on the previous batch. All other attributes
-    come from the DataLoader.
+    Like accelerate's loader, the wrapper fetches a batch before the step on the previous batch. Attributes that the
+    wrapper does not define come from the DataLoader.
     """
 
     padding_rows = 0
@@ -154,7 +154,7 @@ class PreparedLoader:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether the loader itself yields the batches of this rank."""
+        """Whether the wrapped DataLoader, the attribute `loader`, yields only the batches of this rank."""
         return self.ranks.single_process or isinstance(self.batch_sampler, ShardedBatches)
 
     def __iter__(self) -> Iterator[Any]:

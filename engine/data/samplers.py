@@ -47,7 +47,10 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """A wrapper of a sampler of the user. It stores the RNG states before each draw, to repeat the draw."""
+    """A wrapper of a sampler of the user.
+
+    The wrapper stores the RNG states before it draws an order. With these states it can draw the same order again.
+    """
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -245,7 +248,7 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def stride(self) -> int:
-        """Samples of one batch, over all ranks."""
+        """The samples per batch of one rank, times the world size."""
         return self.batch_size * self.world_size
 
     @property

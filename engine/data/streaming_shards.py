@@ -119,7 +119,7 @@ class StreamShard(IterableDataset[Any]):
 
     @property
     def stride(self) -> int:
-        """Samples of one batch, over all ranks."""
+        """The samples per batch of one rank, times the size of `ranks`."""
         return self.batch_size * self.ranks.world_size
 
     def batches(self, first_row: int = 0) -> int:

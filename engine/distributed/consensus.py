@@ -210,10 +210,10 @@ class Comparison:
         self._compared = bus.control.ledger.written
 
     def __call__(self, control: TrainerControl) -> None:
-        """Compare the flag writes since the last call, then call `agree`.
+        """Compare the flag writes of all ranks since the last call, then call the `agree` of the constructor.
 
         Raises:
-            RankDivergence: on all ranks, for the first difference in a callback that is not rank-local.
+            RankDivergence: on all ranks, if a callback that is not rank-local wrote a flag on some ranks only.
         """
         local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._compared)

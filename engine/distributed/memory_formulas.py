@@ -23,9 +23,9 @@ DEEPSPEED_LIVE = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """The memory of one variant of a strategy.
+    """The memory of one `Variant` of a strategy.
 
-    Fields are in bytes per parameter of the model, on each GPU. The exceptions are `params`, `sent` and `activations`.
+    Fields are in bytes per parameter of the model, on each GPU. `params`, `sent` and `activations` have other units.
     """
 
     params: float

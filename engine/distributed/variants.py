@@ -1,4 +1,4 @@
-"""The lines of `trainbus plan`: the variants of each strategy for a workload, and the arguments that select them."""
+"""The lines of `trainbus plan`: ways to run each strategy on a workload, and the arguments that select each way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return a call of `TrainingArguments` that selects a variant of a strategy, as text."""
+    """Return a call of `TrainingArguments` that selects a `Variant` of a strategy, as text."""
     words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
     words += ["fp16_opt_level='O2'"] * workload.halves_weights
     words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")

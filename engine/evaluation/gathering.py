@@ -118,7 +118,7 @@ class BatchLosses(Gathered):
 
 
 def copied(data: Any) -> Any:
-    """Return a copy of a tensor, or of mappings and sequences with a copy of each tensor."""
+    """Return `data` with a copy of each tensor. `data` is a tensor, or nested mappings and sequences."""
     return data.clone() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.clone, data)
 
 

@@ -1,4 +1,4 @@
-"""Evaluation on a slice: a fixed random subset of a dataset, and the confidence interval of its mean loss."""
+"""Evaluation on a fixed random subset of a dataset, and the confidence interval of the mean loss."""
 
 from __future__ import annotations
 

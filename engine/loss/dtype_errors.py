@@ -35,7 +35,7 @@ _MIXED = re.compile(
 
 
 def dtype_note(run: Run, error: BaseException) -> str:
-    """Return a note for an error of the training step that names the tensors of the batch with a wrong data type.
+    """Return a note about an error in a training step: the tensors of the batch with a wrong data type.
 
     The note is empty if the error has another cause, or if no tensor with a wrong data type is found.
     """

@@ -234,7 +234,7 @@ def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list
     Args:
         batches: the batch sampler.
         order: the dataset indices in the order of the sampler.
-        number: the number of the batch, from 0.
+        number: the number of the batch among the batches of this rank, from 0.
     """
     start = number * batches.stride + batches.rank * batches.batch_size
     return [order[row % len(order)] for row in range(start, start + batches.batch_size)]

@@ -1,7 +1,7 @@
-"""Count the label items of a step. The loss of the step is the sum of the losses of its items, divided by this number.
+"""The item count of a step: the number of its labels that are not -100. The loss of a step is divided by this number.
 
-With gradient accumulation, the batches of a step may have different numbers of items. Division by the number of items
-of the whole step gives each item the same weight.
+With gradient accumulation, the batches of a step may have different numbers of labels. Division by the item count of
+the whole step gives each label the same weight.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class LossWindow:
         Args:
             step: number of optimizer steps that are done.
             device: the device of the sum.
-            gather: a function that gathers the sums of all ranks: shape () -> (world_size,).
+            gather: a function that gathers the sum from each rank: shape () -> (world_size,).
         """
         self.since = step
         """Optimizer steps that were done at the last call of `read`, or when the window was created."""
@@ -115,12 +115,12 @@ class Losses:
     """The loss windows of a run: `main` for the main `Log` callback, and one for each other callback that opens one."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create the loss windows of a run. At first, there is only `main`, the window of the main `Log` callback.
+        """Create the loss window `main`, for the main `Log` callback. The method `open` creates more loss windows.
 
         Args:
             step: number of optimizer steps that are done.
             device: the device of the sums.
-            gather: a function that gathers a sum of all ranks: shape () -> (world_size,).
+            gather: a function that gathers one sum from each rank: shape () -> (world_size,).
         """
         self._device, self._gather = device, gather
         self.first = step
@@ -147,7 +147,10 @@ class Losses:
         return window
 
     def add(self, loss: torch.Tensor) -> None:
-        """Add the loss of one batch to the sum of every window. `LossWindow.add` describes the loss."""
+        """Add the loss of one batch to every loss window.
+
+        The loss is a scalar that is already divided by the number of batches of the step.
+        """
         for window in self.windows:
             window.add(loss)
 

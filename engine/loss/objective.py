@@ -47,8 +47,8 @@ class Objective:
             criterion: called as `criterion(logits, labels)`; returns the mean over the batch. Use it for models that
                 return only logits.
             compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
-                divide the loss by `num_items_in_batch`, the number of label items of the whole step. If this is None,
-                the function must return a mean over the batch.
+                divide the loss by `num_items_in_batch`, the number of labels of the whole step that are not -100. If
+                `num_items_in_batch` is None, the function must return a mean over the batch.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
@@ -99,8 +99,8 @@ class Objective:
         A property would cost a function call per batch instead.
         """
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
-        """Whether the loss is divided by the number of label items of the whole step. A criterion returns the mean over
-        its batch, so the loss is then not divided by this number."""
+        """Whether the loss is divided by the item count of the whole step. False with a criterion, because a criterion
+        returns the mean over its batch."""
 
     def __call__(self, model: nn.Module, inputs: Any, items: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the loss of a batch and the model's outputs.
@@ -109,7 +109,7 @@ class Objective:
             model: the model, wrapped or not.
             inputs: a mapping (passed by name), a tuple or list (passed by position), or a single argument. With a
                 criterion or loss function, the labels are the last element of a tuple or list of two or more elements.
-            items: number of label items of the whole step, see `count_items`; None if the number is unknown.
+            items: the number of labels of the whole step that are not -100; None if the number is unknown.
 
         Returns:
             The loss, usually a scalar. A model wrapped for several devices may return one loss per device.
@@ -153,7 +153,7 @@ class Objective:
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def _remedy(self, inputs: Any) -> str:
-        """Return sentences for the end of an error: the usual reason why a batch does not fit. May be empty."""
+        """Return the end of an error text: usual reasons why a batch does not fit `forward`; empty if none is known."""
         if not isinstance(inputs, Mapping):
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
@@ -170,7 +170,7 @@ class Objective:
         return remedy
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
-        """Return the number of label items of a step on this rank that are not ignored (-100).
+        """Return the number of labels of a step on this rank that are not ignored (-100).
 
         Returns:
             A scalar float tensor; None if the loss is not divided by this number, or if a batch has no labels.

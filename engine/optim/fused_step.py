@@ -27,16 +27,17 @@ _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type
 def fused_step(optimizer: Optimizer) -> bool:
     """Make the step of a fused Adam or AdamW. The weights and the state equal those of `optimizer.step()`, bit for bit.
 
-    The function calls the same kernels of torch with the same tensors. It leaves out the Python code around them. For a
-    small model this code takes longer than the kernels.
+    The function calls the same kernels of torch with the same tensors, without the Python code around the kernels. For
+    a small model, this code takes longer than the kernels.
 
     Args:
         optimizer: any optimizer.
 
     Returns:
-        False if the function does not support the optimizer. It has then changed nothing, and the caller must call
-        `optimizer.step()`. Examples that are not supported: another class, a hook, a replaced `step`, `amsgrad`, a
-        learning rate in a tensor, a sparse gradient, the first step, and a running profiler.
+        True if the function has made the step. False if the function does not support the optimizer: the function has
+        changed nothing, and the caller must call `optimizer.step()`. Examples that are not supported: another class, a
+        hook, a replaced `step`, `amsgrad`, a learning rate in a tensor, a sparse gradient, the first step, and a
+        running profiler.
     """
     if type(optimizer) not in (Adam, AdamW) or has_own_step(optimizer) or _profiler_enabled():
         return False

@@ -55,15 +55,16 @@ class GreedyLR(LRScheduler):
         threshold_mode: "abs": the threshold is an absolute number. "rel": it is a fraction of the best metric.
         cooldown: Number of metrics to ignore after a reduction.
         warmup: Number of metrics to ignore after a raise.
-        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. If your
-            learning rate is below 1e-3, as in fine-tuning, set a lower `min_lr`. With the default, the schedule could
-            then only raise the learning rate.
+        min_lr: Lowest learning rate, one value or one per group. The default, 1e-3, suits learning rates near 0.1. If
+            your learning rate is below `min_lr`, as in fine-tuning, set a lower `min_lr`. Otherwise the schedule can
+            only raise the learning rate.
         max_lr: Highest learning rate, one value or one per group.
         eps: Smallest change of a learning rate. Smaller changes are skipped.
         verbose: Print a line for each change.
         smooth: Use the mean of the last `window_size` metrics instead of the metric.
         window_size: Number of metrics in the mean of `smooth`.
-        reset_start: Number of reductions at the lowest learning rate before the schedule starts again.
+        reset_start: Number of reductions at the lowest learning rate before the schedule starts again. A raise sets the
+            count of these reductions to 0.
 
     Raises:
         ArgumentError: A number is outside of its range, a mode is unknown, or the number of values in `min_lr` or

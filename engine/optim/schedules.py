@@ -141,9 +141,9 @@ def _check_numbers(name: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether `scheduler.step` takes a metric. Such a scheduler steps after evaluations, not optimizer steps.
+    """Return whether `scheduler.step` has a parameter `metrics`.
 
-    The signature decides. The function therefore also works for schedulers of torch, of transformers and of the user.
+    Such a scheduler steps after evaluations. Other schedulers step after optimizer steps.
     """
     step = getattr(scheduler, "step", None)
     return callable(step) and "metrics" in inspect.signature(step).parameters

@@ -187,7 +187,7 @@ class DecisionRecorder(Recorder):
             super()._watch(event, run)
 
     def _note_progress(self, state: Any, record: Record) -> None:
-        """Do nothing: a decision needs no values of the state."""
+        """Do nothing: this recorder records no values of the trainer state."""
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:

@@ -1,5 +1,7 @@
-"""Rows: the decisions of a run, such as a save, derived from its records. If a preview is correct, its rows equal the
-rows of the run."""
+"""The decisions of a run, such as a save, derived from the records of the run.
+
+Each decision is a row. The rows of a correct preview equal the rows of the run.
+"""
 
 from __future__ import annotations
 

@@ -115,15 +115,18 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
       `gradient_accumulation_steps` and `total_num_steps` must always agree with the run. With `auto_find_batch_size`,
       the batch sizes of the arguments replace the batch sizes of the configuration.
     - If the batch sizes, `gradient_accumulation_steps` or `gradient_clipping` are absent, the function adds them. If
-      the arguments set half precision, the function also adds an absent section `bf16` or `fp16`.
+      the arguments set half precision, the function also adds an absent section `bf16` or `fp16`. It adds no `fp16`
+      if there is a section `amp`.
     - With `deepspeed_fill_sections=True`, the function adds the sections `optimizer` and `scheduler`, if they are
-      absent. Without this argument and without a section `optimizer`, DeepSpeed uses the optimizer of the run.
-    - If the schedule in the configuration needs `total_num_steps`, the function adds this key. All other keys stay
-      unchanged.
+      absent. If the section `optimizer` stays absent, DeepSpeed uses the optimizer of the run.
+    - If the configuration had no section `optimizer`, the function adds `zero_allow_untested_optimizer` and
+      `zero_force_ds_cpu_optimizer`, if they are absent.
+    - If the schedule in the configuration needs `total_num_steps`, the function adds this key.
 
     Raises:
         ArgumentError: if keys are unknown, not supported or of a wrong type, if keys contradict the arguments, or if
-            the arguments have no value for a key with "auto". The error lists the keys.
+            the arguments have no value for a key with "auto". The error lists the keys. Also if
+            `deepspeed_fill_sections` is True, and DeepSpeed has no schedule for `lr_scheduler_type`.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)

@@ -64,10 +64,10 @@ def units_of(root: FSDPUnit) -> list[Any]:
 def shard_model(
     model: nn.Module, blocks: list[nn.Module], device: torch.device, *, offload: bool, reshard: bool, bucket_mb: int
 ) -> FSDPUnit:
-    """Shard a model over the ranks, block by block, so that at most one block is full on the device at a time.
+    """Shard a model over the ranks, block by block.
 
-    A unit is fairscale's wrapper around a block. Units replace the blocks in the model. All ranks start with the
-    weights of rank 0.
+    Each block moves to the device, and its weights are sharded before the next block moves. A unit is fairscale's
+    wrapper around a block. Units replace the blocks in the model. All ranks start with the weights of rank 0.
 
     Args:
         model: the model, on any device, with weights in float32.
@@ -75,7 +75,7 @@ def shard_model(
         device: the device that computes.
         offload: whether the shards stay in host memory.
         reshard: whether the weights of blocks are freed after forward and gathered again for backward. Weights outside
-            of the blocks stay gathered.
+            of the blocks always stay gathered from forward to backward.
         bucket_mb: the size of a bucket of gradients, in MiB. 0: no buckets.
 
     Returns:

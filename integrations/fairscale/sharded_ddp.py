@@ -46,9 +46,9 @@ class ShardedDDP(Callback):
     `torchrun --nproc_per_node=N`. Training reaches the same weights as with DDP.
 
     Raises:
-        ArgumentError: in a single process, or for an optimizer object that is not sharded.
-        ModelError: if one rank would get all weights, because fairscale does not divide a weight. Also if the weights
-            have several dtypes, or if a gradient is sparse.
+        ArgumentError: in a single process, if you pass an optimizer object, or if the optimizer cannot be sharded.
+        ModelError: if fairscale assigns all weights to one rank, for example the only weight of a model. Also if the
+            weights have several dtypes, or if a gradient is sparse.
     """
 
     stage = Stage.PREPARE

@@ -303,7 +303,7 @@ class TrainerView:
 
     @property
     def schedule_changed(self) -> bool:
-        """Whether the callback replaced the schedule of the run since the last read of this property."""
+        """Whether the callback of Lightning replaced the schedule of the run since the last read of this property."""
         configs = self.lr_scheduler_configs
         changed = bool(configs) and configs[0].scheduler is not self._own_schedule
         if changed:

@@ -53,7 +53,7 @@ class WandbSession(TrackerSession):
         Args:
             live: the run of the client.
             owned: whether this session finishes the run. False for a run that the user's program opened.
-            request: the values that open the run.
+            request: the values with which the run was opened.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
@@ -248,8 +248,8 @@ def request_after(request: Request, ended: Any) -> Request:
     """Return the request for a new wandb run in the project of a finished run.
 
     Args:
-        request: the request for the finished run. The new request has a new id, and the project, the entity, the group
-            and the offline mode of `ended`. All other options are the same.
+        request: the request with which the session joined the finished run. The new request has a new id, and the
+            project, the entity, the group and the offline mode of `ended`. All other options are the same.
         ended: the finished wandb run, which the user's program had opened.
     """
     settings, run_id = ended.settings, uuid.uuid4().hex
@@ -269,7 +269,7 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 
 
 def open_run(request: Request) -> WandbSession:
-    """Open the run of `request`. If the service fails, open the run offline.
+    """Open the wandb run that `request` describes. If the service fails, open the run offline.
 
     If the user's program already opened a run, use the run of the program instead.
 
@@ -323,7 +323,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity `known`. If this fails, only log a warning, because checkpoints contain the id too."""
+    """Call `identity.store(folder, known, opens)`. If the call raises an `OSError`, log a warning."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -344,9 +344,9 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The process wandb-core of a killed program may still write the file of this segment. Also wait until the time in the
-    name of the segment's folder, in seconds, differs from the current time. Otherwise, the new segment would get the
-    same folder.
+    The process wandb-core of a killed program may still write the file of this segment. The name of the segment's
+    folder has a time, such as `20250131_120000`. Also wait until this second is over. Otherwise, the next segment would
+    get the same folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))

@@ -153,8 +153,8 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check options for `wandb.init` and return them.
 
     Raises:
-        ArgumentError: for an unknown option or setting, for options that exclude each other, or for a value that the
-            client refuses.
+        ArgumentError: if `wandb.init` does not know an option, if `wandb.Settings` does not know a field of the option
+            `settings`, or if the client refuses a value. Also for `mode="shared"` with `fork_from` or `resume_from`.
     """
     known = [name for name in inspect.signature(wandb.init).parameters if name != "settings"]
     for name in options:

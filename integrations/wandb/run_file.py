@@ -119,12 +119,12 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def missing_rows(folder: Path, axis: str, step: int) -> str:
-    """Return a text that says at which step the file of an offline run ends; empty if the file has all rows.
+    """Return a warning if the file of an offline segment ends before `step` or is missing; else an empty text.
 
     Args:
         folder: the folder of the segment.
         axis: the column with the step.
-        step: the step of the last row that trainbus gave to the client.
+        step: the step of the last row that trainbus passed to the package wandb.
     """
     files = sorted(folder.glob("run-*.wandb"))
     if not files:

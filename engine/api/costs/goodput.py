@@ -196,7 +196,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a record to the last session as a `Point`, if the record belongs to this session.
+    """Add a record to the last session as a `Point`. Ignore a record with the id of another session.
 
     A record may have the seconds of the parts in `MEASURED`, such as `saving`. If a part is missing in the record, the
     new `Point` gets the seconds of the previous `Point`.

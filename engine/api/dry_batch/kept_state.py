@@ -74,10 +74,11 @@ class KeptState:
         Args:
             roots: name -> object. The text of an error shows the name.
             stops: objects that are not searched, so that their state is not copied.
-            data: True for objects that hold the dataset: large tensors and arrays are neither copied nor restored.
+            data: True for objects that hold the dataset. Tensors and arrays above 16 MiB are then not copied.
 
         Raises:
-            Unrestorable: if state cannot be restored, such as an iterator, a sharded weight, or a lazy or meta weight.
+            Unrestorable: if an object cannot be restored: an iterator, or a sharded, lazy or meta weight. Also if more
+                than 200,000 objects must be searched, or if the position in an open file cannot be read.
         """
         self._alive: list[Any] = [*stops]
         self._seen = {id(each) for each in self._alive}

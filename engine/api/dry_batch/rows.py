@@ -27,7 +27,7 @@ _DRAWN = 100_000
 
 
 class NoBatch(Exception):
-    """A dry batch cannot make a batch of this loader. The text of the error says why."""
+    """The error for a training loader from which a dry batch cannot make a batch. The text of the error says why."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class MemoryRecorder(DecisionRecorder):
 
 @contextmanager
 def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """Undo the effects of a preview after the `with` block: on RNG states, session, ranks and schedule of the run.
+    """After the `with` block, restore the RNG states, and `session`, `ranks` and `lr_scheduler` of the run.
 
     Args:
         trainer: the Trainer.
@@ -212,7 +212,7 @@ class Rehearsal:
             )
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read: full name -> whether a greater value of the metric is better."""
+        """Return the metrics that callbacks read: name, such as `eval_loss` -> whether a greater value is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric
@@ -230,7 +230,7 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        The tuples are empty, because each metric that a callback reads has a curve.
+        The tuples would list metrics without a curve. `_curves` makes a curve for each metric that a callback reads.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []

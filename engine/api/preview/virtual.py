@@ -50,7 +50,7 @@ class VirtualRanks(Ranks):
 
 
 class VirtualRun(Run):
-    """The run of a preview. It reads the virtual clock and has no RNG states."""
+    """The run of a preview. It reads the time from a `VirtualClock`, and has no RNG states."""
 
     def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
         """Create a run with the arguments and the model of `real`, the run of the trainer, but without callbacks."""
@@ -186,7 +186,7 @@ def _check_stream_rows(rows: Any, plan: RunPlan) -> None:
 
 @dataclass
 class VirtualWindow:
-    """The size of a step of a preview, in place of its batches."""
+    """The window of a step in a preview: it has the numbers of batches and samples, but no batches."""
 
     batches: int
     """The number of batches on this rank."""

@@ -69,7 +69,7 @@ def _aligned(text: str, numeric: Iterable[str]) -> str:
 
 
 def evaluations(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of evaluations for each run."""
+    """Return one table of evaluations per run. `names` are the names of the runs."""
     return _of_each(runs, names, _evaluations)
 
 
@@ -89,7 +89,7 @@ def _evaluations(run: RunData) -> str:
 
 
 def checkpoints(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of checkpoints for each run. The column `pins` says why a checkpoint is kept."""
+    """Return one table of checkpoints per run. The column `pins` says why a checkpoint is kept."""
     return _of_each(runs, names, _checkpoints)
 
 

@@ -70,7 +70,7 @@ class Argument:
 
     @property
     def flags(self) -> list[str]:
-        """The flag of the field, and the flags in its metadata under `aliases`."""
+        """The command-line flags: `--` and the name of the field, then the `aliases` in the metadata of the field."""
         others = self.field.metadata.get("aliases", ())
         return [f"--{self.name}", *([others] if isinstance(others, str) else others)]
 

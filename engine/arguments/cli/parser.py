@@ -332,10 +332,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class _StoreValue(argparse.Action):
-    """Stores the value of a flag in the namespace.
+    """Stores the value of a command-line flag in the namespace.
 
-    A field may have several flags, such as `--name`, `--no_name` and aliases. The last flag on the command line wins.
-    A field with `repeats=True` in its metadata joins the values of all its flags instead.
+    A field may have several flags: `--name`, `--no_name` and aliases. The last flag on the command line sets the value.
+    If the metadata of the field contains `repeats=True`, the values of all its flags are joined instead.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:

@@ -48,9 +48,9 @@ def described(plugin: Plugin) -> dict[str, Any]:
 
 
 def _default(value: Any) -> str:
-    """Return the default of an option as text that is equal in every process.
+    """Return the default of an option as text for a plugin manifest.
 
-    Sets are sorted, and memory addresses are removed. Otherwise, a manifest would be outdated at once.
+    A set is sorted, and memory addresses are removed. So the text of such a default is equal in every process.
     """
     if isinstance(value, (set, frozenset)):
         return as_text(value)

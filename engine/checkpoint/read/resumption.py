@@ -48,10 +48,10 @@ class FreshStart:
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Restore the saved state of the run before its first step.
+        """Drop the carried states and the RNG states of an earlier resume of this trainer.
 
-        A fresh start has no saved state. It drops the carried states of an earlier resume of this trainer. A
-        `Resumption` restores the optimizer, the callback states, the RNG states and the position of the data loader.
+        `Resumption` overrides this method. The override restores the optimizer, the callback states, the RNG states and
+        the position of the data loader from the checkpoint.
 
         Args:
             feed: the feed of the training batches.

@@ -98,7 +98,7 @@ class SavedCheckpoint(CheckpointFolder):
     def is_listed(self) -> bool:
         """Whether the checkpoint has a manifest.
 
-        Without a manifest, `problems` finds only files that are missing or cannot be read.
+        Without a manifest, the method `problems` cannot compare the files with sizes and hashes.
         """
         return (self.path / files.MANIFEST).exists()
 
@@ -200,7 +200,7 @@ class SavedCheckpoint(CheckpointFolder):
         Args:
             rank: the rank.
             world_size: the number of ranks of the resumed run. In a checkpoint of transformers, the name of the file
-                depends on this number.
+                with the RNG states depends on this number.
         """
         return self.state_files.own(rank, world_size)
 

@@ -59,7 +59,13 @@ _GONE = "there is no such folder"
 
 
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Verify the checkpoint in a folder. Return its problems, one sentence each; empty if it is good."""
+    """Verify the checkpoint in a folder. Return its problems, one sentence each; an empty list if it has none.
+
+    Args:
+        path: the folder.
+        full: whether to read and hash every file. If False, only existence and sizes are checked.
+        check: the files that may be missing.
+    """
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 

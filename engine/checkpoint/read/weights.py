@@ -159,9 +159,9 @@ def _give_own_memory(model: nn.Module) -> None:
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:
-    """Return the names of weights of a model that `state`, the weights of a checkpoint, need not have.
+    """Return the names of the model's weights that may be missing in `state`, the weights of a checkpoint.
 
-    A checkpoint may have a tied weight under only one of its names.
+    A tied weight has several names, and a checkpoint may store it under only one of these names.
     """
     tied = getattr(model, "_tied_weights_keys", None) or ()
     # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.

@@ -24,9 +24,10 @@ class BackgroundWriter:
         """The seconds that the last finished task took; 0 before the first task finishes."""
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
-        """Return the ranks with which a task runs its collectives. All ranks must call this method.
+        """Return the ranks that a task, such as writing a checkpoint, uses for its collectives.
 
-        This class returns `ranks`. `RanksWriter` returns ranks with their own process group.
+        All ranks must call this method. `BackgroundWriter` returns `ranks`. `RanksWriter` returns a `ThreadGroup`,
+        because the collectives of its thread need a second process group.
 
         Args:
             ranks: the ranks of the run.

@@ -168,7 +168,10 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; {} if the loader reports none, or if the epoch is about to end."""
+    """Return the position of the data loader; {} if the loader reports none.
+
+    If the flag `should_epoch_stop` ends the epoch after this step, also return {}.
+    """
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 

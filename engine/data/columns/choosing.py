@@ -37,8 +37,8 @@ _PADDING = (
 def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
     """Replace dataset and collator of a loader in a `with` block, so that torch's iterator makes batches from columns.
 
-    The function replaces nothing if `columnar` does not support the dataset and the collator. After the block, it
-    restores `dataset` and `collate_fn`.
+    If the function `columnar` returns None for the dataset and the collator, nothing is replaced. After the block, the
+    attributes `dataset` and `collate_fn` of the loader have their old values.
 
     Args:
         loader: the loader.

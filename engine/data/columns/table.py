@@ -77,8 +77,8 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if the column holds nulls, uint64, or values that are neither numbers nor text, or if samples
-                get decoded values.
+            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a row of a column
+                without text is null, or its values are not bool, float32, float64 or integers. Also for uint64.
         """
         if name in self._others:
             raise NotColumnar

@@ -1,6 +1,6 @@
 """The layout of a packed batch: the position ids and the attention mask that separate the samples of a packed row.
 
-A layout is checked by running the model on a few tokens.
+`layout_for` runs the model on a few tokens to find the layout of the model.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class KeptLoader(Protocol):
-    """The methods of a loader with persistent workers that `PersistentLoaders` calls. `Loader` implements them."""
+    """A loader with persistent workers, as `PersistentLoaders` uses it. `Loader` implements this protocol."""
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
         """Make the workers start with the RNG states `state["workers"]`, a result of `worker_states`."""
@@ -16,10 +16,11 @@ class KeptLoader(Protocol):
 
 
 class PersistentLoaders:
-    """The evaluation loaders of a run that have persistent workers, by name of the dataset.
+    """The evaluation loaders with persistent workers, stored by the name of the dataset.
 
-    The first evaluation starts the workers, and draws their seeds from the global generator. Later evaluations use the
-    same workers, and draw no seeds. A resumed run must not draw seeds either. It starts workers with saved RNG states.
+    The first evaluation of a dataset starts the workers, and draws their seeds from the global generator. Later
+    evaluations use the same workers, and draw no seeds. If a checkpoint has RNG states of workers, a resumed run starts
+    the workers with these states, and draws no seeds.
     """
 
     def __init__(self) -> None:

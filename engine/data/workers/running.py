@@ -26,7 +26,7 @@ class RunningWorkers:
     """The iterator of torch whose workers are running."""
 
     def resume_state(self) -> dict[str, Any]:
-        """Return `{"workers_epoch": epoch}` for `Loader.resume_state`; `{}` if no workers have started yet."""
+        """Return `{"workers_epoch": self.epoch}` for `Loader.resume_state`; `{}` if no workers have started."""
         return {} if self.epoch is None else {"workers_epoch": self.epoch}
 
     def inherit(self, state: dict[str, Any]) -> None:
