@@ -1,8 +1,8 @@
-"""Run: the record of a run. Handlers read their parameters from it.
+"""Run: the record of a run. A handler with a parameter such as `batch` receives the field `run.batch`.
 
-The fields are in four records, because their values are valid for different times: `Run` itself (the lifetime of the
-trainer), `SessionRecord` (one call of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and
-`EvaluationRecord` (one evaluation). Handlers and plugins read every field from the run, as `run.batch` or `run.plan`.
+There is one record for each lifetime of values: `Run` itself (the lifetime of the trainer), `SessionRecord` (one call
+of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and `EvaluationRecord` (one evaluation).
+Handlers and plugins read the fields of all four records from the run, such as `run.batch` or `run.plan`.
 `tests/engine/test_run_owners.py` says which module writes each field.
 """
 
@@ -269,16 +269,17 @@ class Run(RunClocks):
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Set `run.evaluation` to a new record in a `with` block.
+        """Set `run.evaluation` to a new record, and yield the record.
 
-        After the block of a nested evaluation, `run.evaluation` is the record of the outer evaluation again.
+        After the `with` block of a nested evaluation, `run.evaluation` is the record of the outer evaluation again.
+        After any other `with` block, `run.evaluation` stays the new record.
 
         Args:
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the prefix of each dataset, such as `eval_math`.
             foreign: whether the evaluation uses other data under the metric names of the trainer's eval datasets.
-                Callbacks do not decide from such metrics.
+                The field `decides` of the record is then False.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(

@@ -1,4 +1,4 @@
-"""The event bus: calls handlers in order, and applies the `on_error` of a callback to its exceptions."""
+"""The event bus, which calls handlers in order and treats their exceptions as `on_error` of the callback says."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class EventBus:
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Replace each handler by the result of `watch(handler)`. Only debugging code uses this method."""
+        """Run `watch(handler)` in place of each handler, also of handlers that are attached later. For debugging."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None
@@ -315,8 +315,8 @@ class EventBus:
         The bus ignores the return value of a handler, with one exception: if a handler returns a control, as in
         transformers, the flags that are raised on this control count as requests.
 
-        If a handler fails, `on_error` decides what happens. By default, the bus adds a note that names the handler, and
-        raises the exception. At closing events, all other handlers run before the bus raises the exception or Ctrl-C.
+        If a handler fails, the attribute `on_error` of the callback decides. By default, the bus raises the error, with
+        the name of the handler as a note. At `on_exception`, `on_close` and `on_end`, all other handlers run first.
         """
         channel = self.signals[event]
         calls = channel.calls
@@ -338,7 +338,7 @@ class EventBus:
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers in the given order. A handler is the author of its flag writes. Exceptions: see `announce`."""
+        """Call handlers in the given order. For handlers that fail, see `announce`."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)
@@ -365,7 +365,7 @@ class EventBus:
                 self.timeline.fold_steps()
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Apply the `on_error` of a handler to its exception. Return whether the run continues."""
+        """Treat the exception of a handler as `on_error` of its subscriber says. Return whether the run continues."""
         if self.isolation.forgives(subscription, error):
             return True
         if subscription.policy.action == "raise":

@@ -103,7 +103,7 @@ class Channel(blinker.Signal):
         return super().connect(receiver, sender, weak=weak)
 
     def disconnect(self, receiver: Any, sender: Any = blinker.ANY) -> None:
-        """Disconnect a receiver."""
+        """Disconnect a receiver from a sender, by default from all senders."""
         self.ordered = self.calls = None
         super().disconnect(receiver, sender)
 

@@ -70,10 +70,10 @@ class Plugin:
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Read the row of this plugin from the plugin manifest.
+        """Read the part of the plugin manifest about this plugin: a dict with keys such as `doc` and `options`.
 
-        Return None if the package has no manifest, or if the row is missing or invalid. Also return None if the row is
-        outdated: it names another object than the entry point.
+        Return None if the package has no plugin manifest, or if this part is missing or invalid. Also return None if
+        this part is outdated: its `value` differs from the property `value`.
         """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
@@ -129,7 +129,8 @@ def _options_of(row: Mapping[str, Any]) -> list[Any]:
 def installed(group: str = GROUP) -> dict[str, Plugin]:
     """Return the installed plugins of a group: name -> plugin, in alphabetical order. Nothing is imported.
 
-    If two packages offer the same name, the package that comes first in `sys.path` wins. `duplicates` returns both.
+    If two packages offer the same name, the package that comes first in `sys.path` wins. The function `duplicates`
+    returns the plugins of both packages.
     """
     found: dict[str, Plugin] = {}
     for entry in _entries(group):
@@ -175,7 +176,7 @@ def module_folder(module: str) -> Path | None:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the file of a module, without importing the module or its parent packages; None if there is none."""
+    """Return the file of a module, without importing the module or its parent packages; None if no file is found."""
     parent, _, name = module.rpartition(".")
     if not parent:
         origin = getattr(_top(name), "origin", None)

@@ -108,7 +108,7 @@ class Isolation:
     """The failures of all callbacks of a bus, and the seconds that callbacks with a budget take."""
 
     def __init__(self, control: TrainerControl, detach: Callable[[str], None]) -> None:
-        """Create the isolation of a bus, without failures.
+        """Create the isolation of a bus. The isolation starts with no failures.
 
         Args:
             control: the flags. If a call of a handler fails, the isolation undoes the flag writes of this call.
@@ -236,10 +236,10 @@ class Isolation:
     # Time.
 
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
-        """Return a function that calls a handler, and adds the time of the call to the meter of its callback.
+        """Return a function that calls a handler, and adds the time of the call to the `Meter` of the callback.
 
-        The budget does not limit some events, such as `on_setup`. For these events, the method returns the handler
-        unchanged.
+        If the callback is thinned, the function skips some calls. For work events and the events in `_ONCE`, such as
+        `on_setup`, the method returns `call` itself. The budget does not limit these events.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
@@ -284,10 +284,10 @@ class Meter:
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the seconds of a handler call to the sum. The first call does not count.
+        """Add the seconds of a handler call to the sum. The first call of a training does not count.
 
-        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum. If the budget is
-        exceeded twice in a row, the method applies `over_budget`.
+        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum. If two
+        consecutive sums exceed the budget, the method does the action `over_budget` of the callback.
         """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
@@ -324,7 +324,7 @@ class Meter:
 def is_thinned(event: Event) -> bool:
     """Return whether `over_budget="thin"` lets a slow callback miss some announcements of an event.
 
-    True for events whose clock counts steps, for `on_prediction_step` and for `on_log`.
+    True if `event.clock` is STEP or STEPS_DONE. Also True for `on_prediction_step` and `on_log`.
     """
     return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
 

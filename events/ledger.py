@@ -99,9 +99,9 @@ class Ledger:
         return [asdict(entry) for entry in self]
 
     def load_list(self, entries: list[Mapping[str, Any]]) -> None:
-        """Replace all entries by `entries` from `to_list`.
+        """Replace all entries by `entries`, a list that `to_list` returned.
 
-        The method ignores unknown keys, which a later version may have written.
+        The method ignores unknown keys of an entry, which a later version may have written.
         """
         known = {field.name for field in fields(Entry)}
         self._entries.clear()

@@ -141,8 +141,10 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a shallow copy of a list, dict or set, because the callback may change the original. Return any other
-    value itself."""
+    """Return a shallow copy of an attribute of a callback if the attribute is a list, dict or set.
+
+    Return any other value itself. The copy stays unchanged if the callback changes the attribute later.
+    """
     return value.copy() if type(value) in (list, dict, set) else value
 
 

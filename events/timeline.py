@@ -202,7 +202,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark when an activity in `SCOPES`, such as a save, begins or ends. Ignore all other activities."""
+        """Make a mark when an activity of the table `SCOPES`, such as a save, begins or ends. Ignore the others."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -317,7 +317,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Count further time of running handlers in `_row`, and no longer in the complete sums `ended`."""
+        """Make handlers that still run add their time to `_row`, and not to `ended`, the sums of the last step."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:

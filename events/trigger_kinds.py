@@ -73,9 +73,9 @@ class Trigger:
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the time that the last work of the callback took, such as the last save.
+        """Whether the trigger reads the duration of the last work that was due, such as the last save.
 
-        Only a `Cadence` measures this time.
+        Only a `Cadence` callback measures this duration.
         """
         return False
 

@@ -165,7 +165,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push, so that the end of the run waits for the push. Log a warning if the push fails."""
+        """Register a push for `wait`. If the push fails, log a warning with `message`, the commit message."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -233,7 +233,7 @@ class Repository:
 
 @dataclass
 class PushToHub(Callback):
-    """Pushes the model to the Hugging Face hub at each save and when training ends.
+    """Pushes the model to the Hugging Face hub, by default at each save and when training ends.
 
     Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth login`
     or set `hub_token`. Training continues while a push runs, and the end of the run waits for all pushes. A push that
@@ -348,7 +348,7 @@ class PushToHub(Callback):
             self._bars_disabled = False
 
     def _repository_exists(self, run: Run) -> bool:
-        """Create the repository, if no earlier call did. Return False if this fails. The next call then tries again."""
+        """Create the repository, if no earlier call created it. Return False if the creation fails, else True."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()

@@ -128,10 +128,10 @@ class MLflow(RowTracker):
 
 
 def _name(column: str) -> str:
-    """Return the name of a metric in MLflow: `loss` for `train/loss`, and `eval_loss` for `eval/loss`.
+    """Return the MLflow name of a column: `loss` for `train/loss`, and `eval_loss` for `eval/loss`.
 
-    Metrics of transformers have the same names. Characters that MLflow does not allow become `_`. Slashes divide the
-    name into parts. Empty parts, `.` and `..` are left out.
+    transformers uses the same names. Each character that MLflow does not allow becomes `_`. The function removes empty
+    parts between slashes, and the parts `.` and `..`: `a//../b` becomes `a/b`.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column

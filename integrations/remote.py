@@ -42,11 +42,11 @@ class RemoteStore(Callback):
       checkpoint without a manifest is incomplete, and the callback never uses it. If the store already has a checkpoint
       of the same step, this earlier copy stays until the new copy is complete.
     - Fetching: when you construct the trainer, the callback fetches and verifies the newest checkpoint of the store, if
-      this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
-      logs a warning and tries the next older checkpoint.
+      this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged and
+      `on_store_error` is `warn`, the callback logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes only the remote checkpoints that the policy does not keep. A remote checkpoint that the output
-      folder lacks, as on a new machine, stays until the policy no longer keeps it.
+      local. It deletes a remote checkpoint if the policy does not keep this checkpoint and the output folder lacks it.
+      It deletes no local checkpoint.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
@@ -106,7 +106,7 @@ class RemoteStore(Callback):
             self._guarded(lambda: self._writer.submit(lambda: self._copy(run, path, best)), "written")
 
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
-        """Copy a checkpoint, and delete the remote checkpoints that the retention policy does not keep.
+        """Copy a checkpoint. Delete remote checkpoints that the retention policy does not keep and `output_dir` lacks.
 
         Args:
             run: the run.
@@ -160,7 +160,7 @@ class RemoteCheckpoint:
     name: str
     """The name of its folder in the store."""
     step: int
-    """The number of completed steps."""
+    """The number of completed steps at the save."""
     time: float
     """When the checkpoint was written, in seconds since 1970."""
     run_id: str

@@ -27,7 +27,7 @@ RECIPES: tuple[str, ...] = get_args(Recipe)
 """The names of torchao's recipes."""
 
 USUAL = ("lm_head", "head", "classifier", "score", "lora_*")
-"""Names of output layers and of adapters. By default, these layers stay in the usual precision."""
+"""Names of output layers and of adapters. By default, these layers are not converted to float8."""
 
 MULTIPLE = 16
 """Both sizes of a converted layer must be multiples of this number, because the kernels of the GPU require this."""
@@ -50,12 +50,12 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
-    """Return why a linear layer stays in the usual precision; an empty text if the layer can be converted.
+    """Return why a linear layer is not converted to float8; an empty text if the layer can be converted.
 
     Args:
         name: the name of the layer in the model.
         layer: the layer.
-        skip: the patterns of the layers that stay in the usual precision.
+        skip: the patterns of the layers that are not converted.
     """
     found = next((pattern for pattern in skip if matches(name, pattern)), "")
     if found:
@@ -76,11 +76,11 @@ def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
 def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
     """Divide the linear layers of a model into layers that compute in float8 and layers that do not.
 
-    The output layer of a transformers model, `get_output_embeddings()`, always stays in the usual precision.
+    The output layer of a transformers model, `get_output_embeddings()`, is never converted to float8.
 
     Args:
         model: the model.
-        skip: the patterns of the layers that stay in the usual precision.
+        skip: the patterns of the layers that are not converted.
 
     Returns:
         Two dicts: name -> layer for the layers to convert, and name -> reason for all other linear layers.
@@ -246,7 +246,7 @@ def _listed(kept: dict[str, str], most: int = 8) -> str:
     """Return a text with the first `most` items of `kept`, and the number of the remaining items.
 
     Args:
-        kept: name of a layer -> why the layer stays in the usual precision. If empty, the text is empty.
+        kept: name of a layer -> why the layer is not converted. If `kept` is empty, the text is empty.
         most: the largest number of items in the text.
     """
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]

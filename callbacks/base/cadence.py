@@ -121,7 +121,7 @@ class Cadence(Callback):
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Attach two handlers that measure how long all handlers of `on_<flag>_due` take, and store it in `_cost`."""
+        """Attach two handlers that store the seconds of the work event, such as `on_save_due`, in `self._cost`."""
         began = 0.0
 
         def begin() -> None:

@@ -55,7 +55,7 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
 
 
 def _is_of_variant(metric: str, run: Run) -> bool:
-    """Return whether the name of a metric belongs to an additional `Evaluate`: `eval_<name of the Evaluate>_...`."""
+    """Return whether a metric name starts with `eval_<variant>_`, with the `variant` of an attached callback."""
     variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
     return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
 
@@ -63,9 +63,8 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
-    The function checks nothing if the run is resumed, if the run plans no evaluations, or if an additional `Evaluate`
-    or a handler outside of trainbus may measure the metric. It also checks nothing if evaluating one batch would take
-    long or change the run.
+    The function checks nothing if the run is resumed, if the run plans no evaluations, or if `may_be_added` returns
+    True for the metric. It also checks nothing if evaluating one batch would take long or change the run.
 
     Args:
         metric: the full name of the metric.
@@ -99,7 +98,7 @@ def _remedy(measured: Collection[str]) -> str:
 
 
 def may_be_added(metric: str, run: Run) -> bool:
-    """Return whether an additional `Evaluate`, or a handler outside of trainbus, may measure a metric.
+    """Return whether a callback with a `variant`, or a handler outside of trainbus, may measure a metric.
 
     If True, a check before the first step cannot know whether the metric will be missing.
     """

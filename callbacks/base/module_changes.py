@@ -12,10 +12,10 @@ _ABSENT: Any = object()
 
 
 def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute of a module, and return a function that restores it.
+    """Set an attribute of a module, and return a function that undoes this change.
 
-    Copies and pickles of the module do not contain the new value. If an attribute is replaced several times, the
-    returned functions may be called in any order.
+    Copies and pickles of the module contain the former value. An attribute may be replaced several times, and the
+    returned functions may be called in any order. After the last call, the attribute has its first value again.
 
     Args:
         module: the module.
@@ -109,7 +109,7 @@ class _Changes:
         self.hooks: list[int] = []
 
     def __call__(self) -> dict[str, Any]:
-        """Return the state of the module without the changes. `copy` and `pickle` call this method."""
+        """Return the state of the module without the changes that this object stores."""
         state = dict(self.state())
         for name, value in [*self.former.items(), ("__getstate__", _ABSENT)]:
             if value is _ABSENT:
@@ -131,7 +131,7 @@ class _Changes:
         vars(self.module)[name] = value
 
     def unset(self, name: str, value: Any) -> None:
-        """Undo the call `set(name, value)`.
+        """Undo each call `set(name, value)` with this value.
 
         The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets its
         value before the first `set`.
@@ -147,7 +147,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """If all changes are undone, remove this object from the module, so that copies are made as usual again."""
+        """If all changes are undone, delete the attribute `__getstate__` of the module if it is this object."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

@@ -28,11 +28,11 @@ SHOWN_VALUES = 16
 
 @dataclass(frozen=True)
 class Predictions(CheckedKeywords):
-    """Settings for the tables and charts of each evaluation in a tracker.
+    """Settings for the tables and charts that a tracker shows for each evaluation.
 
-    A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
-    `Wandb(tables=Predictions(rows=64))`. Evaluations then compute logits, also without `compute_metrics`. Only the
-    logits of one batch are in memory at a time.
+    The tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
+    `Wandb(tables=Predictions(rows=64))`. With this setting, evaluations compute logits, also without `compute_metrics`.
+    Without `compute_metrics`, an evaluation keeps the logits of one batch at a time.
     """
 
     rows: int = 64

@@ -233,7 +233,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Continue the open run of the tracker. If the training needs another run, close the open run first."""
+        """Continue the tracker's open run. If this run does not fit `opening`, close it and open another connection."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -288,7 +288,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Make the thread write a row. Skip a `repeated` row that the service has. `logged_at`: seconds since 1970."""
+        """Make the thread write a row. If `repeated`, skip a row that the service has. `logged_at`: Unix time."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(

@@ -110,7 +110,7 @@ class ServiceTracker(RowTracker):
             config: the training arguments. Write them only to a new run, because a resumed run already has them.
 
         Returns:
-            The object that writes to the open run.
+            The object that writes to the tracker's run.
         """
         raise NotImplementedError
 
@@ -151,7 +151,11 @@ def _kept(record: Path, default: int) -> tuple[int, float]:
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row as pairs of name and number. Skip other values.
 
-    A number in a nested dict has the name `<name of the dict>/<key>`.
+    For example, the row {"a": {"b": 1}} gives ("a/b", 1).
+
+    Args:
+        row: name -> value.
+        above: the text before each name.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):

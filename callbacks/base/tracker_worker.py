@@ -162,7 +162,12 @@ class TrackerWorker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _write(self, call: Call) -> None:
-        """Write the waiting rows, then this row, in order. Rows that fail wait for the next call."""
+        """Write the waiting rows, then the row of `call`, in order.
+
+        If a row fails, this row and the later rows wait for the next call of this method. But if the service accepts
+        one of the later rows, the method drops the failed row, and writes the other rows. If more than `limit` rows
+        wait, the method drops the row of `call`.
+        """
         rows = self._unsent
         rows.append(call)
         while rows and self._make(rows[0]):

@@ -151,7 +151,7 @@ class Checkpoint(Cadence):
         """Return whether training must wait until the checkpoint is written, for a reason known before the save.
 
         Training must wait if `async_save` is False, if a callback handles `on_save`, or if an error ends the run. With
-        several ranks, training must also wait if torch lacks gloo, because the thread needs gloo for collectives.
+        several ranks, training must also wait if torch lacks gloo, because a background save needs gloo.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None

@@ -324,9 +324,10 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def fingerprint(batch: Any) -> Any:
     """Return a checksum of the first tensor of a batch.
 
-    The checksum covers the number of elements, and the first and last `BYTES` bytes. If the tensor is on an
-    accelerator, return these bytes as a tensor on the same device. `_read_tensors` later computes their checksum. If
-    the batch has no tensor, or if the tensor is sparse or on the meta device, return 0.
+    For a tensor on the CPU, the checksum covers the number of elements, and the first and last `BYTES` bytes of the
+    tensor. For a tensor on an accelerator, return these bytes as a tensor on the same device. The function
+    `_read_tensors` later replaces the returned tensor by a checksum of the bytes. If the batch has no tensor, or if
+    the tensor is sparse or on the meta device, return 0.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:

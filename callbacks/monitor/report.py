@@ -26,7 +26,7 @@ class Report(Callback):
     The page shows the curves of the logged values, and the evaluations, checkpoints, flags, times, arguments and
     callbacks. The page is one file that loads nothing from the network. `trainbus report FOLDER` writes the same page
     for a run in progress, for a killed run, and for several runs side by side. The callback adds no time to the steps.
-    Rank 0 writes the page. After an error, the failing rank also writes the page.
+    Rank 0 writes the page. After an error, every rank that raises an error writes the page, to the same path.
     """
 
     stage = Stage.PREPARE  # handlers of `on_close` run in reverse order, and all other files are closed before this

@@ -208,7 +208,8 @@ class OptimizerInBackward(Callback):
         """Return the norm of all gradients of `parameters`, computed as `clip_gradients` does.
 
         Raises:
-            ArgumentError: if `limit` is not 0, because the weights are already updated.
+            ArgumentError: if `limit`, the largest allowed norm, is not 0. Clipping is not possible, because backward
+                already updated the weights.
         """
         if limit:
             raise ArgumentError(

@@ -42,9 +42,9 @@ class ShardedModel(Callback):
             self.wrap = tuple(self.wrap)
 
     def holds_shards(self, run: Run) -> bool:
-        """Return whether the optimizer of the run holds shards, because an earlier session sharded its weights.
+        """Return whether the optimizer of the run already holds shards, for example from an earlier session.
 
-        `check_shardable` refuses any other optimizer object.
+        If a training has an optimizer without shards, `check_shardable` raises an error.
         """
         raise NotImplementedError
 

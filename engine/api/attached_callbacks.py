@@ -33,10 +33,13 @@ class HasCallbacks(Protocol):
         """Detach a callback."""
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """While an override of `evaluate` runs, add metrics to the record of its evaluation."""
+        """While an override of `evaluate` runs, add metrics to the metrics of this evaluation."""
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False."""
+        """Return whether the program itself called `_save_checkpoint` at this step.
+
+        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
+        """
 
 
 class AttachedCallbacks(MutableSequence[Any]):

@@ -46,11 +46,12 @@ class CallbackHandler:
 
     An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The replacement of a method must call the handlers that take `(args, state, control, **kwargs)` and run in the stage
-    DECIDE. During the call, `callbacks` lists the callbacks with such handlers. The bus calls all other handlers.
+    A function that replaces a method must call the handlers that take `(args, state, control, **kwargs)` and run in the
+    stage DECIDE. While this function runs, the attribute `callbacks` lists the callbacks with such handlers. The bus
+    calls all other handlers.
 
-    A program may also set the attributes that handlers receive, such as `model`, and add new attributes. It cannot
-    replace other methods of this object.
+    A program may also set the attributes that handlers receive, such as `model`, and add new attributes. A program
+    cannot replace other methods of this object.
     """
 
     trainer: HasCallbacks
@@ -73,8 +74,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. A program may replace a method of this object.
-        While the replacement runs, the list has only the callbacks that the replacement must call.
+        A change of the list attaches, detaches or reorders callbacks. A program may replace a method of this object
+        with a function. While the function runs, the list has only the callbacks that the function must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -261,7 +262,8 @@ class CallbackHandler:
         """Return the values for handlers: `named`, and attributes such as `model` that a program set on this object.
 
         Args:
-            named: the values that the program passes in this call. They replace attributes of the same name.
+            named: the values that the program passes in this call. In the result, these values replace attributes of
+                the same name.
         """
         return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
 
@@ -301,7 +303,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context for calls of handlers. In it, a call such as `self.on_log(...)` announces the event."""
+        """Return a context in which `self.on_log(...)`, and each other method of an event, announces the event."""
         return self._calling(None)
 
 
@@ -337,10 +339,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The value of `callback_handler.callbacks` while the replacement of a method runs.
+    """The value of `callback_handler.callbacks` while a function that replaces a method runs.
 
-    The list has the callbacks that the replacement must call. While the replacement loops over the list, the ledger
-    names the current callback as the author of flag writes.
+    The list has the callbacks that the function must call. While the function loops over the list, the ledger names the
+    current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -123,7 +123,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def subscribed_functions(self) -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
-        """The functions that `on` subscribed and that are still attached. The keys are their ids.
+        """The subscriptions that `on` made and that still exist. The keys are the ids of the subscribers.
 
         Each value has the event, the function and the filters that were passed to `on`.
         """

@@ -168,7 +168,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
 
         Args:
             test_dataset: a dataset, a data frame, or the path of a file of rows.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             metric_key_prefix: the prefix of all metric names.
         """
         run = self.run
@@ -201,9 +202,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         Args:
             dataloader: the loader of the batches.
             description: `Evaluation` or `Prediction`.
-            prediction_loss_only: compute only the loss. If `args.prediction_loss_only` is True, the loop computes only
-                the loss in any case.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            prediction_loss_only: if True, compute only the loss. If None or False, `args.prediction_loss_only` decides.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             metric_key_prefix: the prefix of all metric names.
         """
         streams = isinstance(self.compute_metrics, StreamedMetrics)

@@ -151,13 +151,16 @@ class MomentMethods(TrainerBase):
         """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
 
         `num_items_in_batch` is the number of labels over which the loss of the step is averaged. It is None without
-        batches, and if the loss is a mean over each batch.
+        batches, and if the loss of each batch is the mean over this batch.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged.
+
+        Return None if the loss of each batch is the mean over this batch.
+        """
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
@@ -286,8 +289,9 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False.
+        """Return whether the program itself called `_save_checkpoint` at this step.
 
+        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
         `_save_checkpoint` announces `on_save`. Programs for transformers then call `callback_handler.on_save`, which
         must not announce the event a second time.
         """

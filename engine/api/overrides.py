@@ -69,8 +69,7 @@ def adapt_overrides(cls: type) -> None:
 def _defined_by(cls: type, name: str) -> Method | None:
     """Return the function that `cls` or a mixin of `cls` defines under a name.
 
-    Return None if there is no such function, or if `cls` inherits the function from another trainer class, which needs
-    no further adaptation.
+    Return None if there is no such function, or if `cls` inherits the function from another trainer class.
     """
     for owner in cls.__mro__:
         if name in vars(owner):

@@ -178,7 +178,7 @@ class PublishingMethods(SavingMethods):
 
         Args:
             output_dir: the folder for the model; by default `args.output_dir`, the output folder.
-            _internal_call: write the model without a push.
+            _internal_call: if True, the method does not push.
         """
         super().save_model(output_dir)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:

@@ -45,11 +45,11 @@ class _Node:
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
-    """Call a callback as a recorded run would call it. The callback runs last in its stage.
+    """Call the handlers of a callback at the events of a recorded run. The callback runs last in its stage.
 
-    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. Parameters that
-    only a live run has, such as `model`, raise an error when the callback uses them. Files that the callback writes
-    into the output folder go to the folder `replay` beside the recording.
+    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the recorded run.
+    Parameters that only a live run has, such as `model`, raise an error when the callback uses them. `args.output_dir`
+    is the folder `replay` beside the recording's file.
 
     Args:
         recording: a recording, its file, or the output folder of a run.

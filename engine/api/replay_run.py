@@ -70,8 +70,8 @@ class RecordedEvaluations(Callback):
 class ReplayBus(EventBus):
     """The bus of a replay.
 
-    If the recorded run evaluated, `subscribers` has `evaluations` beside the replayed callback. A callback that needs
-    evaluations, such as `EarlyStopping`, then finds a callback that evaluates.
+    If the recorded run evaluated, the attribute `subscribers` also has the callback `evaluations`. A replayed callback
+    that needs evaluations, such as `EarlyStopping`, then finds a callback that evaluates.
     """
 
     evaluations: Callback | None = None
@@ -169,7 +169,9 @@ class ReplayRun:
         """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin the next session of the recording. The times in its records are seconds since its start.
+        """Begin the next session of the recording.
+
+        The times in the records of a session are seconds since the start of the session.
 
         Args:
             head: the first record of the session.

@@ -126,9 +126,9 @@ class Replacement:
 def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange: `id` -> (object of transformers, object of trainbus with the same name).
 
-    The dict has each pair twice: under the `id` of the first object for the replacement, and under the `id` of the
-    second object for `undo`. Names that are already replaced are left out. The function imports every module in
-    `NAMES`, because other modules import the names from these modules.
+    The dict has each pair twice: under the `id` of the object of transformers for the replacement, and under the `id`
+    of the object of trainbus for `Replacement.undo`. Names that are already replaced are left out. The function imports
+    every module in `NAMES`. Then modules of transformers that are imported later get the replaced names.
     """
     try:
         package = importlib.import_module(_LIBRARY)

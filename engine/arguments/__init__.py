@@ -86,7 +86,7 @@ class TrainingArguments(
     """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
     Most values stay as the user writes them. Some values are converted, as in transformers: for example, `report_to`
-    becomes a list. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+    becomes a list. Derived values are properties, such as `device` and `train_batch_size`.
 
     Raises:
         ArgumentError: Lists all problems of the call at once.

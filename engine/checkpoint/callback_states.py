@@ -63,7 +63,7 @@ class CallbackStates:
         """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states for a checkpoint by id, including carried states."""
+        """Return the callback states for a checkpoint: id of the callback -> state. Carried states are included."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -188,7 +188,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return the reason why no callback restores the trained weights that `owner` saved, and the remedy."""
+        """Return why no callback restores the trained weights, and the remedy. `owner` is a result of `owner_of`."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"

@@ -3,8 +3,8 @@
 A run may save a checkpoint after a callback such as early stopping requests a stop, and before the run stops. The saved
 state of the callback already contains this decision. So a resumed run repeats the request, and stops too.
 
-Other stop requests end only a session, and a resumed run does not repeat them: a signal, a time limit, `trainbus tell`,
-or a function or callback without a state.
+A resumed run does not repeat other stop requests, because they end only a session. Such requests come from a signal, a
+time limit, `trainbus tell`, a function, or a callback without a state.
 """
 
 from __future__ import annotations

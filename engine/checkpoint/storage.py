@@ -65,7 +65,7 @@ class Disk:
         write_checkpoint(run, snapshot, ranks)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:
-        """Return the checkpoints of this run with all files in the right sizes, oldest first."""
+        """Return the checkpoints of this run that `list_checkpoints` finds, lowest step first."""
         return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
 
     def holds(self, path: str) -> bool:

@@ -67,7 +67,7 @@ class Gain:
 
 @dataclass
 class Profile:
-    """The gains of all measured changes."""
+    """The gains of all measured changes of the training arguments."""
 
     base: float
     """Samples per second without a change, the median of the rounds."""

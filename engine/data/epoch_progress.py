@@ -57,11 +57,11 @@ class EpochProgress:
     None without workers."""
 
     def continue_workers(self, states: dict[int, Any], *, is_stream: bool) -> None:
-        """Store the RNG states from which the persistent workers continue in this iteration.
+        """Store the RNG states of persistent workers at the start of this iteration in the attribute `workers`.
 
         Args:
             states: RNG states by worker number.
-            is_stream: whether the loader reads a stream. If so, also store the states in `workers_began`.
+            is_stream: whether the loader reads a stream. If True, also store the states in `workers_began`.
         """
         self.workers = dict(states)
         if is_stream:
@@ -125,15 +125,15 @@ class EpochProgress:
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
     """Convert a saved state to a state from which a loader with other sizes can resume.
 
-    The result depends only on the number of finished samples, and not on the batch size, the world size or the number
-    of workers at the save.
+    The result keeps the number of finished samples, but no number of batches and no states of workers.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`, and `row`: the number of finished samples of the
-            epoch, over all ranks. `row` is read only if `rows` is missing, or if the saved `parts` differ from `parts`.
+            epoch, over all ranks. `row` is read only if the entry `rows` is missing, or if the entry `parts` differs
+            from the argument `parts`.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
-        warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
+        warns: whether to log a warning if the entry `parts` differs from the argument `parts`.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     resumed.pop("workers_began", None)

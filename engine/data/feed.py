@@ -92,10 +92,11 @@ class Feed:
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Start an epoch, and skip the batches that are done. If the loader cannot skip batches, read them.
+        """Start an epoch at the first batch that is not done.
 
-        The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
-        restored before these draws. If the run resumes in the middle of an epoch, they are restored after these draws.
+        If the loader cannot skip the done batches, the feed reads and drops these batches. The start of an epoch draws
+        random numbers. If the run resumes at the start of an epoch, the feed restores the RNG states before these
+        draws. If the run resumes in the middle of an epoch, the feed restores the RNG states after these draws.
 
         Args:
             epoch: the epoch, from 0.

@@ -23,7 +23,7 @@ class LengthGroupedSampler(Sampler[int]):
 
     With a seed, each iteration yields the same order. Without a seed, each iteration draws a new order from torch's
     global generator, as transformers' `LengthGroupedSampler` does. All ranks use the order of rank 0. The sampler
-    stores the RNG state of the draw, so that a resumed run can draw the same order.
+    stores the RNG state before this draw, so that a resumed run can draw the same order.
     """
 
     def __init__(self, lengths: Sequence[float], group_size: int, ranks: Ranks, seed: int | None = None) -> None:

@@ -34,7 +34,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether a run can end here: before the first batch of the epoch, or after the work at its end."""
+        """Whether a run can end here: no batch of the epoch is done, or the work at the end of the epoch is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If `cut` is True, do not move. Instead, set `ended` to True, or to False if `held` is True.
+        If the attribute `cut` is True, do not move. Instead, set the attribute `ended` to `not held`.
         """
         if self.cut:
             self.ended = not self.held

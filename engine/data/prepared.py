@@ -20,7 +20,7 @@ class ShardedBatches:
     """One rank's part of the batches of a batch sampler. The batches are divided over the ranks as in accelerate.
 
     All ranks get the same number of batches. Samples from the start of the epoch fill up the last batches. If the batch
-    sampler has `drop_last`, the last batches are dropped instead.
+    sampler has `drop_last=True`, batches that do not suffice for all ranks are dropped instead.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -175,9 +175,10 @@ class PreparedLoader:
         self.iteration += 1
 
     def _shared(self) -> Iterator[Any]:
-        """Yield this rank's part of the batches: every `world_size`-th batch, starting at the rank's number.
+        """Yield this rank's part of the batches: the batches `rank`, `rank + world_size` and so on, counted from 0.
 
-        If other ranks get one batch more, also yield one of the first batches, so that all ranks get the same number.
+        If other ranks get one batch more, also yield one of the first batches. All ranks then get the same number of
+        batches.
         """
         rank, world_size = self.ranks.rank, self.ranks.world_size
         first: list[Any] = []

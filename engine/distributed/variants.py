@@ -9,19 +9,19 @@ TORCHRUN = "torchrun --standalone --nproc_per_node=N train.py"
 
 
 def ddp_variants(workload: Workload) -> list[Variant]:
-    """Return a list of one variant: DDP, or a single process if the workload has one GPU."""
+    """Return a list of one `Variant`: DDP, or a single process if the workload has one GPU."""
     return [Variant("one process" if workload.gpus == 1 else "DDP", "", "", 0)]
 
 
 def optimizer_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 of ZeRO, which shards the optimizer state."""
+    """Return a list of one `Variant`: stage 1 of ZeRO, which shards the optimizer state."""
     return [Variant("stage 1", "optimizer", "sharding='stage1'", 1)]
 
 
 def fsdp_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stages 2 and 3 of ZeRO with FSDP2.
+    """Return one `Variant` per way to run stages 2 and 3 of ZeRO with FSDP2.
 
-    The list has hybrid sharding only for several machines. It has stage 3 in half precision only for bf16 and fp16.
+    The list has hybrid sharding only for several machines. For fp32, the list has no variant in half precision.
     """
     degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
     half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
@@ -38,7 +38,7 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 of ZeRO with fairscale; an empty list for bf16.
+    """Return a list of one `Variant`: stage 1 of ZeRO with fairscale. For bf16, return an empty list.
 
     fairscale does not support bf16.
     """
@@ -51,7 +51,7 @@ def no_variants(workload: Workload) -> list[Variant]:
 
 
 def deepspeed_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for DeepSpeed ZeRO 1, 2 and 3, and for stages 2 and 3 with offloading."""
+    """Return one `Variant` for each of DeepSpeed ZeRO 1, 2 and 3, and for stages 2 and 3 with offloading."""
     stages = ((1, False), (2, False), (3, False), (2, True), (3, True))
     return [
         Variant(

@@ -63,8 +63,8 @@ class Gathered:
     ) -> Any:
         """Return all gathered values as numpy arrays; None if nothing was gathered.
 
-        If `concat` is True, the batches are joined, and the rows are in the order of the dataset. Otherwise the result
-        is a list of batches in the order of the loader.
+        If the attribute `concat` is True, the batches are joined, and the rows are in the order of the dataset.
+        Otherwise the result is a list of batches in the order of the loader.
 
         Args:
             rows: number of rows without padding. The method removes all later rows of joined batches.
@@ -199,14 +199,16 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
     With `of`, an array may have several entries per row, such as several generated sequences. If n is not a multiple of
-    `of`, the function logs a warning and returns the array unchanged.
+    `of`, the function returns the array unchanged. It also logs a warning, unless `rows` equals `of` and `order` is
+    None.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
-        order: dataset index of each row. The function sorts the rows of numpy arrays by these indices, but not the rows
-            of tensors. None keeps the order.
-        of: number of rows of the whole arrays, so that each row has n / of entries. None: each row has one entry.
+        order: dataset index of each row. The function sorts the returned rows of numpy arrays by these indices, but not
+            the rows of tensors. None keeps the order.
+        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. None: each
+            row has one entry.
     """
     if arrays is None:
         return None
@@ -214,7 +216,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return only the first rows of one array or tensor, as `first_rows` does for nested arrays."""
+    """Return only the first rows of one array or tensor. `first_rows` describes the parameters."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0

@@ -102,9 +102,9 @@ class Metrics(StreamedMetrics):
 
     @property
     def names_are_known(self) -> bool:
-        """Whether one batch is enough to know the names of all results.
+        """Whether one batch is enough to know the names of all values that the metrics return.
 
-        True if all metrics are bundled, and no name of a result depends on the data.
+        True if all metrics are bundled, and no name depends on the data.
         """
         return all(metric.names_are_known for metric in self._metrics)
 

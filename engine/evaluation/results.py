@@ -76,7 +76,7 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows without padding rows: `dataset_size`, or the gathered rows without a `dataset_size`."""
+        """Number of rows: `dataset_size`, without padding rows. If `dataset_size` is None: `rows_gathered`."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property
@@ -91,7 +91,7 @@ class Results:
 
     @property
     def has_last_pair(self) -> bool:
-        """Whether `last_prediction` returns both predictions and labels, which metrics need."""
+        """Whether the method `last_prediction` returns both predictions and labels. Metrics need both."""
         return bool(self.predictions.parts and self.labels.parts)
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:

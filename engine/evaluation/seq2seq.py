@@ -57,8 +57,9 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             eval_dataset: the dataset or datasets to evaluate on.
-            ignore_keys: keys of the model's outputs that are not predictions.
-            metric_key_prefix: start of all metric names.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
+            metric_key_prefix: the prefix of all metric names.
             **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens` or `num_beams`. They
                 override the training arguments `generation_max_length` and `generation_num_beams`. The training
                 arguments override the generation config of the model.
@@ -79,9 +80,10 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             test_dataset: the dataset to predict for.
-            ignore_keys: keys of the model's outputs that are not predictions.
-            metric_key_prefix: start of the metrics' names.
-            **gen_kwargs: options of `model.generate`, see `evaluate`.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
+            metric_key_prefix: the prefix of all metric names.
+            **gen_kwargs: options of `model.generate`, as in the method `evaluate`.
         """
         self._generation = self._with_arguments(gen_kwargs)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
@@ -104,7 +106,8 @@ class Seq2SeqTrainer(Trainer):
             model: the model that computes the loss, with its wrappers. The unwrapped model generates.
             inputs: the batch, a dict.
             prediction_loss_only: return only the loss, and generate nothing.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             **gen_kwargs: options of `model.generate`. If there are any, they replace all options that `evaluate` or
                 `predict` received.
 

@@ -39,8 +39,9 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
     """Return the labels of a batch that the model must predict.
 
     Args:
-        batch: a batch with `shift_labels`, or with `labels` of shape (rows, tokens, ...) or (rows, ...).
-        shifted: whether to leave out the first label of each row, because each position predicts the next label.
+        batch: a batch with `shift_labels` or `labels`. The function returns `shift_labels` unchanged.
+        shifted: whether to leave out the first label of each row of `labels`, because each position predicts the next
+            label. If True, `labels` has shape (rows, tokens).
 
     Raises:
         KeyError: if the batch has neither `shift_labels` nor `labels`.

@@ -70,7 +70,7 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses. None, if `forward` has only `**kwargs`: all columns."""
+        """The dataset columns that the model or the loss may use; None means all columns (`signature.is_unknown`)."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -88,7 +88,7 @@ class Objective:
         self._settle()
 
     def set(self, **settings: Any) -> None:
-        """Set attributes, such as `label_names`, to values of the user. They replace the values of the constructor."""
+        """Set attributes of this object, such as `set(label_names=["labels"])`."""
         for name, value in settings.items():
             setattr(self, name, value)
         self._settle()
@@ -217,10 +217,10 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch that `count_items` counts.
+        """Return the labels of a batch for the method `count_items`, including ignored labels (-100).
 
         Raises:
-            KeyError: if the batch is a mapping without labels.
+            KeyError: if the batch is a mapping with neither `shift_labels` nor `labels`.
             TypeError: if the labels are not a tensor.
         """
         mapping = isinstance(batch, Mapping)

@@ -136,7 +136,10 @@ class ForwardSignature:
 
     @property
     def last_named(self) -> str | None:
-        """The last parameter that is not `self`, `*args` or `**kwargs`; None if there is none. Often the labels."""
+        """The name of the last parameter, often `labels`; None if there is no parameter.
+
+        `self`, `*args` and `**kwargs` do not count.
+        """
         named = [name for name, each in self.parameters.items() if each.kind not in _VARIADIC and name != "self"]
         return named[-1] if named else None
 

@@ -61,8 +61,7 @@ def fused_step(optimizer: Optimizer) -> bool:
 def has_own_step(optimizer: Optimizer) -> bool:
     """Return whether `optimizer.step()` may run code that is not torch's own, such as a hook or a replaced step.
 
-    Such code may read the parameter groups. The result is also True if a GradScaler has set `grad_scale` or `found_inf`
-    on the optimizer.
+    The result is also True if a GradScaler has set the attribute `grad_scale` or `found_inf` of the optimizer.
     """
     own = vars(optimizer)
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
@@ -91,7 +90,11 @@ def _all_of_torch(step: FunctionType) -> bool:
 
 
 def _is_supported(group: dict[str, Any]) -> bool:
-    """Return whether `fused_step` supports a group: `fused`, no `amsgrad` or `differentiable`, no tensor as option."""
+    """Return whether `fused_step` supports a parameter group.
+
+    A supported group has `fused=True`. It has neither `amsgrad` nor `differentiable`, and `lr` and `betas` contain no
+    tensor.
+    """
     options = (group["lr"], *group["betas"])
     return bool(group["fused"]) and not (
         group["amsgrad"] or group["differentiable"] or any(isinstance(option, torch.Tensor) for option in options)
@@ -99,14 +102,16 @@ def _is_supported(group: dict[str, Any]) -> bool:
 
 
 def _tensors_of(group: dict[str, Any], states: dict[Any, Any]) -> list[list[Any]] | None:
-    """Return the arguments of a fused kernel; None if a tensor is of a subclass, or a state does not exist yet.
+    """Return the arguments of a fused kernel for the parameters that have a gradient.
 
     Args:
         group: the parameter group.
         states: the state of the optimizer: parameter -> its tensors by name.
 
     Returns:
-        Six lists: parameters, gradients, first moments, second moments, an empty list, and step counts.
+        Six lists: parameters, gradients, first moments, second moments, an empty list, and step counts. The empty list
+        is the argument for `amsgrad`. None if a tensor is of another class than `torch.Tensor` or `nn.Parameter`, if a
+        gradient is sparse, or if a parameter has no state yet.
     """
     weights: list[Any] = []
     gradients: list[Any] = []

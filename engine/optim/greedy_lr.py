@@ -142,11 +142,13 @@ class GreedyLR(LRScheduler):
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Add a metric. If the streak is now longer than `patience`, change the learning rates.
+        """Add a metric. After more than `patience` improvements in a row, raise the learning rates.
+
+        After more than `patience` metrics in a row without improvement, lower the learning rates.
 
         Args:
             metrics: The metric, as a number or a one-element tensor.
-            epoch: New value of `last_epoch`. Default: count the calls.
+            epoch: New value of `last_epoch`. None: `last_epoch` plus 1.
         """
         current = float(metrics)
         if self._window is not None:

@@ -198,8 +198,8 @@ class Search:
             values: the hyperparameters of the trial.
 
         Raises:
-            ArgumentError: if a value is not valid for its training argument, or if no argument has its name. The error
-                names the trial.
+            ArgumentError: if a value is not valid for its training argument. Also if a name in `values` is no training
+                argument and `model_init` does not receive the trial. The error names the trial.
         """
         base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}
@@ -359,7 +359,7 @@ def checked_direction(direction: Any) -> str | list[str]:
 
 
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
-    """Return whether `model_init` receives the trial.
+    """Return whether `model_init`, which must not be None, receives the trial.
 
     `model_init` receives the trial in two cases: it has exactly one required parameter, or it has a single parameter
     with the default None.

@@ -193,8 +193,8 @@ class DecisionRecorder(Recorder):
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
     """Return the handlers of each event, in handler order.
 
-    Each key is the name of an event. Each value is a dict from the id of a callback to the number of the stage in which
-    its handler runs. Events without handlers are left out.
+    Each key is the name of an event. Each value is a dict from the id of a callback to the stage of its handler, as a
+    number, such as 30 for `Stage.DECIDE`. Events without handlers are left out.
     """
     plan: dict[str, dict[str, int]] = {}
     for event in bus:

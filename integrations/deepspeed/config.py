@@ -71,8 +71,8 @@ def read_config(given: Any) -> dict[str, Any]:
     """Return a copy of a configuration that is a dict, or read a configuration from a JSON file.
 
     Raises:
-        ArgumentError: if `given` is neither a dict nor a path, or if the file cannot be read, has no JSON object, or
-            has a key twice in one section. The error names the file.
+        ArgumentError: if `given` is neither a dict nor a path. Also if the file cannot be read, has no JSON object, or
+            has a key twice in one section. An error about the file names the file.
     """
     if isinstance(given, dict):
         return copy.deepcopy(given)
@@ -146,7 +146,10 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
 
 
 def _fill(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> list[str]:
-    """Replace "auto" by the values of the arguments, in place. Return an error text for each contradicting value."""
+    """Replace "auto" by the values of the arguments and the run, in place.
+
+    Return an error text for each value in `config` that contradicts the arguments or the run.
+    """
     conflicts = []
     for rule in rules(args, sizes):
         section, name = _find(config, rule.key)

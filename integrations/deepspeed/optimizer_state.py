@@ -23,7 +23,7 @@ LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyster
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the torch optimizer that DeepSpeed's optimizer wraps. Its parameter groups have the current options."""
+    """Return the optimizer that the engine's optimizer wraps; without a wrapper, the engine's optimizer itself."""
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 
@@ -192,12 +192,12 @@ class OptimizerState:
         return [number for number, group in enumerate(self.groups) if self._kept.intersection(group["params"])]
 
     def _members(self) -> list[list[nn.Parameter]]:
-        """Return one list per nonempty group: the parameters of the group to train."""
+        """Return the parameters to train: one list per parameter group with such parameters."""
         groups = (self.groups[number]["params"] for number in self.nonempty_groups())
         return [[parameter for parameter in group if parameter in self._kept] for group in groups]
 
     def _flat_tensors(self) -> list[list[torch.Tensor]]:
-        """Return the tensors that the optimizer updates, as one list per nonempty group.
+        """Return the tensors that the optimizer updates: one list per parameter group with parameters to train.
 
         With stages 1 to 3, one such tensor contains shards of many parameters. With stage 0, the optimizer updates the
         parameters themselves.

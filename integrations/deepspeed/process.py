@@ -94,7 +94,7 @@ def warn_before_compilation(config: dict[str, Any]) -> None:
 
 
 def ignore_deprecated_names() -> None:
-    """Ignore torch's deprecation warnings that DeepSpeed causes in each step, until `leave_process_group`."""
+    """Ignore torch's deprecation warnings that DeepSpeed causes, until a call of `leave_process_group`."""
     warnings.filterwarnings("ignore", DEPRECATED_NAMES, FutureWarning)
 
 

@@ -37,7 +37,7 @@ class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules by name. A wrapper has the name of the module that it wraps."""
+        """Yield the modules by name. A wrapper and the module in the wrapper have the same name."""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             yield plain_name(name), module
 

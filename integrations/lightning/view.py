@@ -223,7 +223,7 @@ class TrainerView:
 
     @property
     def model(self) -> Any:
-        """The module that the hooks receive."""
+        """The module that the hooks of the Lightning callback receive."""
         return self.lightning_module
 
     @property
@@ -321,7 +321,7 @@ class TrainerView:
                     schedule.step()
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Add values to the next log of the run."""
+        """Add values to the next log of the run. `step` has no effect."""
         for name, value in metrics.items():
             self._logged[name] = value.item() if hasattr(value, "item") else value
 

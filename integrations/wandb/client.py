@@ -139,7 +139,7 @@ class WandbSession(TrackerSession):
         return call()
 
     def _further_part(self) -> Request:
-        """Build the request that opens the run again in this process, after its client has ended or finished it."""
+        """Build the request that opens the run again, after wandb-core has died or the program has finished the run."""
         known = replace(self.request.identity, run_id=self.run_id, segments=self.segments)
         stored = identity.load(self.request.folder, self.run_id) or known
         return replace(self.request, identity=stored, resumes=True, save_code=False)

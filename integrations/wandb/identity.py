@@ -41,7 +41,7 @@ class Segment:
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded the segment: the client wrote a marker file, or the `.wandb` file is gone."""
+        """Whether `wandb sync` uploaded the segment: `run-*.wandb.synced` exists, or the `.wandb` file does not."""
         return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
@@ -118,14 +118,15 @@ def _number(run_id: str) -> int:
 
 
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
-    """Write the identity of a run to the output folder atomically. The file also keeps the last 19 other runs.
+    """Write the identity of a run to the output folder atomically. The file also keeps up to 19 other runs.
 
     The function also writes a script with the `wandb sync` commands for the offline segments.
 
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`.
+        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`. False: a
+            run that is in the file already keeps its place in the order of the runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)

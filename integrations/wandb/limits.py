@@ -74,9 +74,10 @@ class Guard:
 
 
 def plain_value(value: Any) -> Any:
-    """Convert a value to a value that the client can write.
+    """Convert a value to a value that wandb can write.
 
-    For example, a tensor of one element becomes a number, and an object of an unknown class becomes a text.
+    For example, a tensor of one element becomes a number, a PIL image becomes a `wandb.Image`, and a `Path` becomes a
+    text.
     """
     if isinstance(value, torch.Tensor):
         return plain_value(value.item() if value.numel() == 1 else value.detach().to_dense().cpu().tolist())

@@ -100,10 +100,10 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return the resources that the run did not release, and a text about changed weights.
+        """Train with a fault. Return the resources that the run did not release, and a text about a changed weight.
 
-        The text is empty if the weights are correct after the run. If `error` is not `InjectedFault`, the function does
-        not check the weights, and the text is empty.
+        The text is empty if the weights after the run equal the result of `NotedWeights.trained`. If `error` is not
+        `InjectedFault`, the function does not check the weights, and the text is empty.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -170,11 +170,11 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        If the next step fails after `on_gradients`, it has already changed the weights in `early`. For these weights,
-        return the values from the failed step.
+        If a step fails after `on_gradients`, the step has already changed the weights with a name in `early`. For these
+        weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: the field `early` of a `NotedWeights` after a run without a fault.
+            early: the attribute `early` of a `NotedWeights` after a run without a fault.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 

@@ -1,6 +1,6 @@
 """Checks that a run gives the same results again.
 
-The run is repeated in a second session, with another order of the callbacks, and from each checkpoint.
+Each check repeats the run in one way: in a second session, with another order of the callbacks, or from a checkpoint.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Add the session that a record starts. Return the sessions of its run, with the new session as the last one.
+    """Return the sessions of the run to which a new session belongs, with the new session as the last one.
 
     If the new session resumes from step N, the work of earlier sessions after step N counts as lost. If the new session
     starts a new run, the result has only the new session.

@@ -146,9 +146,9 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
     """Return the verdict for a session with much time in callbacks.
 
     Args:
-        share: the share of the session that is in callbacks, as text.
+        share: the share of the session that is in callbacks, as text, such as `20% of the session`.
         seconds: the time of all steps of the session, in seconds.
-        of_median: the share of the median step that is in callbacks.
+        of_median: the share of the median step that is in callbacks, from 0 to 1.
         dearest: the callback that takes the most time.
     """
     if dearest.own and seconds < SHORT and of_median < LIMITS[CALLBACKS]:

@@ -166,8 +166,8 @@ class Rehearsal:
     def _attach(self) -> dict[str, Any]:
         """Attach copies of the callbacks that take part in previews. Return a dict: callback id -> copy.
 
-        Add a warning about callbacks of the user that do not take part but may raise a flag. Add another warning about
-        overrides of the trainer that the preview does not call.
+        Add a warning to the attribute `notes` about callbacks of the user that do not take part but may raise a flag.
+        Add another warning to `notes` about overridden Trainer methods that the preview does not call.
         """
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers

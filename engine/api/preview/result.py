@@ -50,7 +50,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows of each kind. The keys are `log`, `evaluate`, `save`, `delete`, `load_best` and `stop`."""
+        """The number of `rows` of each kind: `log`, `evaluate`, `save`, `delete`, `load_best` and `stop`."""
         found = Counter(row["what"] for row in self.rows)
         return {what: found[what] for what in WORK}
 
@@ -94,7 +94,7 @@ class Preview:
         return lines
 
     def _other_rate(self, other: Preview) -> list[str]:
-        """Return two lines for the first step at which the logged learning rates of two previews differ; [] if none."""
+        """Return two lines for the first step with different logged learning rates; [] if there is no such step."""
         rates = {row["step"]: row["learning_rate"] for row in self.rows if "learning_rate" in row}
         for row in other.rows:
             mine, found = rates.get(row["step"]), row.get("learning_rate")

@@ -103,7 +103,7 @@ class VirtualStorage:
         return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
 
     def write(self, run: Any, snapshot: Snapshot, ranks: Any) -> None:
-        """Add the checkpoint of a snapshot to the existing checkpoints."""
+        """Store that `snapshot.checkpoint` exists. Write no file."""
         kept = snapshot.checkpoint
         kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]
         self.saved[kept.step] = kept
@@ -217,7 +217,11 @@ class LearningRates:
 
 
 class VirtualStepper:
-    """The object that makes the steps of a preview. It advances the schedule and the clock, but not the model."""
+    """The object that makes the steps of a preview. It does not run the model.
+
+    Each step advances the virtual clock. It also advances the learning-rate schedule, unless the schedule needs a
+    metric.
+    """
 
     def __init__(self, run: Run, clock: VirtualClock) -> None:
         """Create the object for a run. The run must already have its optimizer and its schedule."""
@@ -245,10 +249,10 @@ class VirtualTrainer(EvaluationMethods):
 
         Args:
             run: the virtual run.
-            eval_dataset: the evaluation data of the trainer. Only its names are read.
+            eval_dataset: the evaluation data of the trainer. For a dict of datasets, only the keys are read.
             curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
-            names: metric prefix of each evaluation -> the names of its metrics that have no curve. Metrics without a
-                curve are 0.
+            names: metric prefix of each evaluation -> the names of the metrics without a curve that the evaluation
+                measures. These metrics are 0.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None

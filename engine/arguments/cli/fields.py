@@ -47,7 +47,7 @@ class Argument:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the field: its own and its aliases."""
+        """The `name` and the `aliases` of the field."""
         return (self.name, *self.aliases)
 
     @property

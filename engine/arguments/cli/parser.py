@@ -184,9 +184,9 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             words: The words of the command line.
-            look: Whether to include the .args file of the program, such as `train.args` beside `train.py`.
-            filename: A configuration file, or None.
-            flag: A flag that names configuration files, or None.
+            look: Whether to add `train.args` beside `train.py` if `filename` is None and all other files end in .args.
+            filename: A configuration file; None if the program names none.
+            flag: A command-line option whose values are configuration files, such as `--config`; None for no option.
         """
         files = [] if filename is None else [Path(filename)]
         if flag is not None:

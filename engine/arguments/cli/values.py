@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
-    """Convert the words after a flag to the type of a field.
+    """Convert the words after a command-line flag to the type of a field.
 
     Args:
         words: The words. One word, unless `hint` is a collection, such as a list or a tuple.
@@ -140,7 +140,7 @@ def shown_type(hint: Any) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return `value` as the user writes it after a flag."""
+    """Return `value` as a user writes it on a command line, such as `true` for True."""
     if isinstance(value, Enum):
         return str(value.value)
     if value is None or isinstance(value, bool):

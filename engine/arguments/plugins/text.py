@@ -30,7 +30,7 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 class Call:
     """A parsed call in a text, such as `Keep(last=2)`. A call such as `every(100)` is parsed as a trigger instead.
 
-    The type of the option that takes the call determines which class is built.
+    `Keep(last=2)` becomes an instance of `Keep` only if the type of its option includes the dataclass `Keep`.
     """
 
     name: str

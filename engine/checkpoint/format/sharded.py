@@ -2,9 +2,10 @@
 
 A *value file*, such as `optimizer.safetensors`, has all values except shards. Its metadata has dtype and shape of each
 sharded tensor. In the same folder, each rank writes its shards into a *shard file*,
-`<stem>-<rank>-of-<world size>.safetensors`. The metadata of a shard file has the first index of each shard.
+`<stem>-<rank>-of-<world size>.safetensors`. If several ranks hold the same shard, only the first of them writes it. The
+metadata of a shard file has the first index of each shard in each dimension, such as [512, 0].
 
-A sharded tensor is a DTensor. The functions check attributes of the tensor, so they import no distributed module.
+A sharded tensor is a DTensor. The functions recognize a DTensor by its attributes, and import no distributed module.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 _SPLIT = "trainbus_split"
 """Metadata key in a value file, for dtype and shape of its sharded tensors."""
 _BEGINS = "trainbus_begins"
-"""Metadata key in a shard file, for the first index of each shard."""
+"""Metadata key in a shard file, for the first index of each shard in each dimension."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def files_of_rank(
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard of a tensor in a shard file, or a whole tensor in a value file."""
+    """A shard of a tensor, or a whole tensor, in a file of a checkpoint."""
 
     region: Region
     """The region of the tensor that the shard holds."""

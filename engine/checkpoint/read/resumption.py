@@ -165,10 +165,10 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Read the values that only this rank saved, such as RNG states and loader position; {} if it saved none.
+        """Read the values of this rank, such as RNG states and loader position; {} if the checkpoint has none.
 
         Raises:
-            CheckpointError: if no rank saved RNG states, and `resume_partial` is not set.
+            CheckpointError: if the checkpoint has RNG states of no rank, and the argument `resume_partial` is False.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files

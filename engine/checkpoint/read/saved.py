@@ -71,27 +71,33 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def run_id(self) -> str:
-        """The id of the run that wrote the checkpoint; empty if no readable manifest has it."""
+        """The id of the run that wrote the checkpoint; empty if the manifest is missing, unreadable or lacks the id."""
         return self._entry("run_id", "")
 
     @property
     def time(self) -> float:
-        """When the checkpoint was written, in seconds since 1970; 0 if no readable manifest has it."""
+        """The time of the save, in seconds since 1970; 0 if the manifest is missing, unreadable or lacks the time."""
         return self._entry("time", 0.0)
 
     @property
     def seconds(self) -> float:
-        """The training time of the run until the save, in seconds; 0 if no readable manifest has it."""
+        """The training time of the run until the save, in seconds.
+
+        0 if the manifest is missing, unreadable or lacks the training time.
+        """
         return self._entry("seconds", 0.0)
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the evaluation at this step; empty if no readable manifest has them."""
+        """The metrics of the evaluation at this step; empty if the manifest is missing, unreadable or lacks metrics."""
         return self._entry("metrics", {})
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks that wrote the checkpoint; None if no readable manifest has it."""
+        """The number of ranks that wrote the checkpoint.
+
+        None if the manifest is missing, unreadable or lacks the number.
+        """
         return self._entry("world_size", None)
 
     @property

@@ -72,8 +72,8 @@ def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
 def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
-    Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
-    trainer state and weights. With `full`, the headers or checksums in its tensor files must also be valid.
+    If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
+    and weights. With `full`, the headers or checksums in its tensor files must also be valid.
 
     Args:
         folder: the checkpoint.
@@ -87,7 +87,10 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 
 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Verify a checkpoint as `problems_of` does, but accept a folder with the hidden name of an unfinished write."""
+    """Return the problems of a checkpoint as `problems_of` does, but do not check the name of the folder.
+
+    `problems_of` reports the hidden name of an unfinished write.
+    """
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -167,7 +170,7 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
-    """Read a file. Return the problem if its digest is not `written` or it cannot be read; else an empty string."""
+    """Return the problem if a file cannot be read, or if its digest is not `written`; else an empty string."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = (

@@ -31,12 +31,13 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
     Args:
         folder: the checkpoint.
-        like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read. Default:
-            read whole tensors.
+        like: the state dict of the model. For its sharded tensors, return only the shards of this rank. None: return
+            whole tensors.
 
     Returns:
-        The weights by name, on the CPU. All names of a tied weight refer to one tensor. A weight of an adapter has its
-        name in the adapter file, with the prefix `<adapter>/` for each adapter other than `default`.
+        The weights by name. If `like` has no sharded tensor, the weights are on the CPU, and all names of a tied weight
+        refer to one tensor. A weight of an adapter has its name in the adapter file, with the prefix `<adapter>/` for
+        each adapter other than `default`.
 
     Raises:
         CheckpointError: if the checkpoint has no weights, or if they cannot be read.

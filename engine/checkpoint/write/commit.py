@@ -191,7 +191,7 @@ class Removable(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
+        """The number of completed steps at the save."""
 
     @property
     def run_id(self) -> str:

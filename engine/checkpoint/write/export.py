@@ -1,4 +1,4 @@
-"""Export a model for inference, as a program that PyTorch runs without the model's Python code."""
+"""Export a model for inference with `torch.export`. PyTorch runs the exported file without the model's Python code."""
 
 from __future__ import annotations
 

@@ -63,11 +63,12 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
     """Return a dataset and a collator that make the same batches as `dataset` and `collator`, but from columns.
 
     Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
-    supported. A dataset or a tokenizer is not supported if the program replaced one of its methods.
+    supported. Return None too if the program replaced `__getitem__` or `__getitems__` of the dataset. A collator with a
+    tokenizer is supported only if `is_usual(tokenizer)` is True.
 
     Args:
         dataset: a map-style dataset.
-        collator: turns a list of its samples into a batch.
+        collator: turns a list of samples into a batch.
     """
     if isinstance(collator, WorkerCollator):
         found = columnar(dataset, collator.collator)

@@ -21,7 +21,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """The form of position ids and attention mask with which a model keeps the samples of a packed row apart."""
+    """The kind of position ids and attention mask that a model needs to separate the samples of a packed row."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""
@@ -44,8 +44,8 @@ class Layout:
 
         Args:
             tokens: token ids of shape (rows, width).
-            segments: number of the sample of each token, from 0, of shape (rows, width); -1 for padding.
-            positions: position of each token in its sample, from 0, of shape (rows, width); 0 for padding.
+            segments: for each token, the index of its sample in the batch; -1 for padding. Shape (rows, width).
+            positions: for each token, its position in its sample, from 0; 0 for padding. Shape (rows, width).
         """
         batch = {"input_ids": tokens, "position_ids": positions + self.first_position}
         if self.mask is not None:

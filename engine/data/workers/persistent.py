@@ -24,7 +24,7 @@ class PersistentLoaders:
     """
 
     def __init__(self) -> None:
-        """Start without loaders."""
+        """Create the object without loaders."""
         self._loaders: dict[str, tuple[Any, KeptLoader]] = {}
         self._saved: dict[str, dict[str, Any]] = {}
 
@@ -34,7 +34,10 @@ class PersistentLoaders:
         return loader if kept is dataset else None
 
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
-        """Store the loader of a dataset. If a checkpoint had RNG states for its workers, pass them to the loader."""
+        """Store the loader of a dataset.
+
+        If `load_state_dict` received RNG states for the dataset name `name`, pass these states to the loader.
+        """
         self._loaders[name] = dataset, loader
         if name in self._saved:
             loader.inherit_workers({"workers": self._saved[name]})

@@ -33,7 +33,7 @@ class RunningWorkers:
         """Set `epoch` and `states` to the values of the workers of an earlier session, if `state` has these values.
 
         Args:
-            state: the result of `Loader.resume_state`, or a part of it.
+            state: the result of `Loader.resume_state`. The method reads only the entries `workers_epoch` and `workers`.
         """
         self.inherit_epoch(state)
         if "workers" in state:
