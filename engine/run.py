@@ -261,7 +261,7 @@ class Run(RunClocks):
             self.optimizer = self.lr_scheduler = self.step.loss = self.step.outputs = None
 
     def leave(self) -> None:
-        """Call `release`, then leave the process group. `trainer.end()` calls this method."""
+        """Call the method `release`, and then leave the process group. `trainer.end()` calls this method."""
         self.release()
         self.ranks.leave()
 

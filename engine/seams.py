@@ -226,5 +226,5 @@ class Seams:
             setattr(self, seam, filling)
 
     def filled_by(self, seam: str) -> str:
-        """Return the id of the callback that filled a seam, or an empty string."""
+        """Return the id of the callback that filled a seam; an empty string if no callback filled the seam."""
         return self._filled.get(seam, "")

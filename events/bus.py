@@ -223,7 +223,7 @@ class EventBus:
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback, then call its handler of `on_close`. In `on_close` and `on_end`: only unsubscribe."""
+        """Unsubscribe a callback. Unless `on_close` or `on_end` is announced now, call its handler of `on_close`."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -332,7 +332,7 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event for `run.announce`. Before a custom event, check that `values` has its parameters."""
+        """Announce an event. If the event is custom, first check `values` with the function `check_announced`."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)

@@ -124,7 +124,7 @@ class Event(CheckedKeywords):
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that the event passes: name -> parameter. The parameters of every event come first."""
+        """All parameters that the event passes: name -> parameter. The parameters in `COMMON` come first."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 

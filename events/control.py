@@ -44,11 +44,11 @@ class TrainerControl:
     """The flags that steer a run, as properties: `should_log`, `should_evaluate`, `should_save`, ...
 
     `control.should_save` is True if a callback requested a checkpoint and no callback vetoed it. The flag stays True
-    while the run writes the checkpoint, until `on_save`.
+    during `on_save_due`, until `on_save`.
 
     Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only the
-    caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto lasts until
-    the end of the step. Then the run drops the blocked requests.
+    caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. At the end of
+    the step, the run ends all vetoes and drops the blocked requests.
 
     At the end of a step, the run logs, evaluates and saves, in this order. If a handler requests a log during the
     evaluation, the run logs at the end of the next step or epoch.

@@ -82,8 +82,8 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if the import fails. The error names the plugin. For a callback, it also names the
-                environment variable that disables the plugin.
+            TrainbusError: if the import fails. The error names the plugin. If the plugin is not a command, the error
+                also names the environment variable that disables the plugin.
         """
         try:
             if self.entry.pattern.fullmatch(self.value) is None:
@@ -108,11 +108,13 @@ _ROW = {
     **{"value": str, "doc": str, "auto": bool, "stage": str, "handlers": dict, "events": dict, "options": dict},
     **{"requires": str, "conflicts": list},
 }
-"""Key of a row in a plugin manifest -> the type of its value."""
+"""Key of the part of a plugin manifest about one plugin -> the type of the value under the key."""
 
 
 def _is_row(row: Any) -> bool:
-    """Return whether a value has the form of a row of a plugin manifest. The file may have been edited by hand."""
+    """Return whether `row` is valid as the part of a plugin manifest about one plugin: a dict with values of the right
+    types. Someone may have edited the file by hand.
+    """
     return (
         isinstance(row, dict)
         and all(isinstance(row[name], kind) for name, kind in _ROW.items() if name in row)

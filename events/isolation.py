@@ -207,9 +207,9 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback, or propose this to the other ranks.
+        """Unsubscribe a callback on this rank.
 
-        If all ranks decide about the callback together, the method only stores a proposal in `pending`.
+        If `owner_id` is in the attribute `shared`, the method only adds a proposal to the attribute `pending`.
         """
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason

@@ -43,7 +43,7 @@ def refuse_unknown(
 def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
     """Return the keywords that a call of a function may have.
 
-    Return None if the function takes any keyword, or if its parameters are unknown. For a wrapper, the parameters of
+    Return None if the function has `**kwargs`, or if its parameters are unknown. For a wrapper, the parameters of
     the wrapper count, because a wrapper with `**kwargs` may remove keywords before it calls the wrapped function.
 
     Args:
@@ -99,8 +99,8 @@ class CheckedKeywords:
     For an unknown keyword, the error suggests the most similar known keyword. For a value of a wrong simple type, such
     as a text for a number, the error says how to fix the value.
 
-    The check is in `__new__`, because `@dataclass` adds `__init__` only after `__init_subclass__` ran. So the check
-    works for every subclass, without a metaclass. The check skips a class whose `__init__` has `**kwargs`.
+    The check is in `__new__`, because `__init_subclass__` runs before `@dataclass` adds `__init__`. There is no check
+    if `__init__` has `**kwargs`, or if another base class defines `__new__`, as `dict` does.
     """
 
     checks_types = True

@@ -181,8 +181,8 @@ class Timeline:
     def look(self) -> None:
         """Measure each part of the current step, such as forward and backward, and not only its whole time.
 
-        Call this method in a step with rare work, such as a save. Of all other steps, the timeline measures the parts
-        in one of `SAMPLE` steps only.
+        Call this method in a step with rare work, such as a save. Without this call, the timeline measures the parts
+        of only one step in `SAMPLE` (7) steps.
         """
         self._looks.append(len(self.marks))
 

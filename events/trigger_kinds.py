@@ -1,4 +1,4 @@
-"""The kinds of triggers. `every`, `at`, `at_end`, `log_spaced` and `never` in `triggers.py` make them."""
+"""The classes of triggers. The functions in `triggers.py`, such as `every` and `at`, build the triggers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Trigger:
         """Return whether the trigger is due `now`, and was not already due in the same step.
 
         After the last step of an epoch there are two moments of the same step: the end of the step, and the end of the
-        epoch.
+        epoch. `before` has the meaning that it has in `due`.
         """
         return (before is None or before.step != now.step) and self.due(now, before)
 

@@ -178,8 +178,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run early. If a signal or a time limit stops the
-            run, the trigger is not due, because a later session can resume the run.
+        early: whether the trigger is also due when a callback ends the run before its last planned step. A stop by a
+            signal or a time limit is no such end, because a later session can resume the run.
     """
     return AtEnd(early)
 

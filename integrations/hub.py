@@ -103,7 +103,7 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
 
 
 def check_name(name: str, remedy: str) -> None:
-    """Raise an `ArgumentError` if the hub does not allow a name. `remedy`: the end of the message, how to fix it."""
+    """Raise an `ArgumentError` if `name` cannot be the name of a repository. The message ends with `remedy`."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -140,10 +140,10 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. If `token` or `revision` is None, the callback decides.
+        """Push the output folder without its checkpoints. If `token` or `revision` is None, `PushToHub` sets it.
 
         Returns:
-            The commit. If `blocking` is False: a future of the commit.
+            The commit if `blocking` is True; a future of the commit if `blocking` is False.
         """
         if self.name is None:
             self.create_repository(run, token, None)
@@ -178,7 +178,7 @@ class Repository:
         self._pushes.append(self._api.run_as_future(warn_if_failed))
 
     def wait(self) -> None:
-        """Wait for all registered pushes."""
+        """Wait for all pushes that `watch` registered."""
         if self.busy:
             logger.info("Waiting for the pushes to %s.", self.name)
         wait(self._pushes)

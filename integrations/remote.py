@@ -79,7 +79,7 @@ class RemoteStore(Callback):
             raise ArgumentError(f"RemoteStore(on_store_error={self.on_store_error!r}): set 'warn' or 'raise'.")
 
     def _open(self) -> tuple[Any, PurePosixPath]:
-        """Return the fsspec file system of `url`, and the path of the folder in this file system."""
+        """Return the fsspec file system of the field `url`, and the path of the remote folder in this file system."""
         try:
             system, path = fsspec.core.url_to_fs(self.url, **self.options)
         except (ValueError, ImportError) as error:
@@ -174,9 +174,14 @@ class RemoteCheckpoint:
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
     """Copy a checkpoint folder into a folder of a store.
 
-    The store may already have a complete checkpoint with this name. The function then first writes a complete new copy
-    under another name, and only then replaces the earlier copy. So the store has a complete copy at every moment. If
-    the store can copy its own files, the files are sent only once.
+    If the store already has a complete checkpoint with this name, the function first uploads a new copy under another
+    name. Then it replaces the earlier copy. In this case, the store has a complete copy at every moment. If the store
+    cannot copy files between its folders, the replacement uploads the files a second time.
+
+    Args:
+        system: the file system of the store.
+        folder: the folder of the store.
+        checkpoint: the local checkpoint folder.
     """
     target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
     local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
@@ -246,16 +251,18 @@ def complete_checkpoints(
 ) -> dict[str, RemoteCheckpoint]:
     """Find the complete checkpoints in a folder of a store.
 
-    The result includes complete copies that a killed process left under a temporary name; see `checkpoint_name`.
+    The result includes complete copies that a killed process left under a temporary name. For example,
+    `.upload-checkpoint-4` is a copy of `checkpoint-4`.
 
     Args:
         system: the file system of the store.
         folder: the folder.
-        without: names of checkpoints to leave out. The function does not read these checkpoints.
-        known: checkpoints from an earlier call. The function does not read them again.
+        without: names of checkpoints to leave out, with their copies. The function does not read these checkpoints.
+        known: the result of an earlier call. If the folder still has these checkpoints, the new result includes them.
+            The function does not read these checkpoints again.
 
     Returns:
-        The checkpoints, by name of their folder.
+        Name of the checkpoint's folder in the store, such as `.upload-checkpoint-4` -> checkpoint.
     """
     found: dict[str, RemoteCheckpoint] = {}
     known = {} if known is None else known

@@ -20,7 +20,7 @@ def full_name(metric: str) -> str:
 
 
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
-    """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
+    """Return the value of a metric in an evaluation; None if another evaluation of the run may measure the metric.
 
     The function also returns None if callbacks must ignore the evaluation (`run.evaluation_decides` is False), for
     example if it evaluated other data under the same metric names.
@@ -32,8 +32,8 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         reader: the name of the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if this evaluation must measure the metric but does not, or if the value of the metric is not a
-            number. The error lists the measured metrics.
+        ArgumentError: if the metric is missing and no other evaluation may measure it, or if the value is not a
+            number.
     """
     if not run.evaluation_decides:
         return None

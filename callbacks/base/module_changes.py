@@ -28,7 +28,10 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
 
 
 def has_own(module: nn.Module, name: str) -> bool:
-    """Return whether the `__dict__` of a module has an attribute. Values from `replace_attribute` do not count."""
+    """Return whether the `__dict__` of a module has an attribute.
+
+    If the function `replace_attribute` replaced the attribute, the result is for the `__dict__` before the replacement.
+    """
     changes = vars(module).get("__getstate__")
     former = changes.former if isinstance(changes, _Changes) else {}
     return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT

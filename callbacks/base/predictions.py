@@ -67,11 +67,14 @@ class Collected:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The rows of the table. An image is a tensor of shape (channels, height, width)."""
     counts: ClassCounts | None = None
-    """The counts of a classification."""
+    """The counts for the confusion matrix and the curves. None before the first batch, for tasks other than
+    classification, and for more than `wanted.max_classes` classes."""
     _samples: int = 0
 
     def add(self, run: Run, batch: Any, prediction: EvalPrediction) -> None:
-        """Add the samples of a batch to the rows of the table, and to the counts of a classification.
+        """Add the samples of a batch to the attributes `rows` and `counts`.
+
+        `rows` gets the samples of this rank, up to the number `wanted.rows`. `counts` gets the samples of all ranks.
 
         Args:
             run: the run.

@@ -63,9 +63,9 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the service had a row of this step when the tracker's run opened.
+        """Return whether the service had a row of this step, or of a later step, when the tracker's run opened.
 
-        Call this method once for each row: the n-th call with the same step checks for the n-th row of this step.
+        Call this method once for each row. The n-th call with the step `last_step` checks for the n-th row of the step.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
@@ -124,7 +124,7 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Read the settings in `run`. Return the function with which the worker thread opens the tracker's run."""
+        """Read the tracker's settings from `run`, and return the function that opens a `TrackerSession`."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
@@ -217,7 +217,7 @@ class RowTracker(Callback):
         self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first try."""
+        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first call."""
 
         def open_run() -> None:
             session = opens()

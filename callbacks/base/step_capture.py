@@ -29,7 +29,7 @@ Failed = Callable[[Run, str, dict[str, Any]], None]
 
 
 class StepCapture:
-    """Stores the batches, RNG states and buffers of a step, and calls a function if the step fails.
+    """Stores the batches, RNG states and buffers of a step, and calls the function `failed` if the step fails.
 
     A `Capsule` creates this object and attaches it to the bus.
     """
@@ -66,11 +66,11 @@ class StepCapture:
         """The seconds of this capture in the current step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the RNG states before each batch of the step."""
+        """Return the RNG states before each batch of the current step, as one dict per batch."""
         return [QuickStates.named(states) for _, states in self.noted]
 
     def forget(self) -> None:
-        """Release the batches of the step."""
+        """Release the stored batches, losses and buffers of the current step."""
         self.noted, self._losses, self.buffers = [], [], {}
 
     @order(Stage.RELEASE)

@@ -309,8 +309,8 @@ class Checkpoint(Cadence):
     def _announce_deleted(self, run: Run) -> None:
         """Announce `on_delete` for each checkpoint that was deleted since the last call.
 
-        The writer thread may delete checkpoints at any time. The run calls this method at fixed points, so equal runs
-        have equal events.
+        The writer thread may delete checkpoints at any time. The callback calls this method only in `on_save_due` and
+        `on_train_end`. So the speed of the disk does not change the step of the event.
         """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:

@@ -34,7 +34,7 @@ def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Mo
             `nn.ModuleList`s.
 
     Raises:
-        ModelError: if the model has no module of one of the classes in `wanted`.
+        ModelError: if `wanted` has a class, and no module of the model has this class.
     """
     if isinstance(wanted, int):
         found = [module for module, _ in _of_size(model, wanted)]
@@ -55,7 +55,8 @@ def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
         kinds: classes, or the names of classes.
 
     Raises:
-        ModelError: if the model has no module of one of these classes. The error suggests the most similar class name.
+        ModelError: if `kinds` has a class, and no module of the model has this class. The error suggests the most
+            similar class name.
     """
     for kind in kinds:
         if not any(_is(module, kind) for module in model.modules()):

@@ -297,10 +297,10 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a loss or gradient norm that `_read_tensors` can read later; None for a sharded tensor.
+    """Return a loss or gradient norm for a record; None for a sharded tensor.
 
-    All ranks would have to read a sharded tensor together. A tensor on an accelerator is copied, because a compiled
-    step may overwrite the tensor before the read.
+    `_read_tensors` later reads the value of a returned tensor. A tensor on an accelerator is copied, because a compiled
+    step may overwrite the tensor before the read. Only all ranks together can read a sharded tensor.
     """
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value

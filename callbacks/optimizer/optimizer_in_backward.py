@@ -305,7 +305,10 @@ def _problem(run: Run) -> str:
 
 
 def _updates_each_weight_alone(optimizer: Any) -> bool:
-    """Return whether an optimizer is of a class in `PER_WEIGHT`, or of a subclass that has the same `step`."""
+    """Return whether the class of an optimizer is in the constant `PER_WEIGHT`.
+
+    A subclass of such a class counts too if both classes have the same function `step`.
+    """
     kind = type(optimizer)
     return any(issubclass(kind, known) and kind.step is known.step for known in PER_WEIGHT)
 

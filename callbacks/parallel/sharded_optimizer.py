@@ -109,7 +109,8 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
         name: the name of the callback, for the messages.
 
     Raises:
-        ArgumentError: if the options of the optimizer are not known, or if the optimizer has train and eval modes.
+        ArgumentError: if trainbus did not build the optimizer and `optimizer.defaults` lacks an option, or if the
+            optimizer has train and eval modes.
         ModelError: if the weights have several dtypes.
     """
     kind = type(optimizer).__name__

@@ -252,8 +252,8 @@ class Accelerator(GradientMethods):
 
         With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
         the results of repeated samples, if `input_data` has one result per sample of the batch that was read last. In
-        nested loops over loaders, this is a batch of the innermost loader. Results stay if the number of repeated
-        samples is unknown, as for some streams.
+        nested loops over loaders, only the innermost loader counts. Results stay if the number of repeated samples is
+        unknown, as for some streams.
 
         Args:
             input_data: nested tensors, or a list of objects.

@@ -56,7 +56,7 @@ class CallbackMethods(TrainerBase):
         return self.bus.subscribers
 
     plugins: list[str]
-    """One line of text for each plugin that is attached, and for each plugin that a setting excludes."""
+    """One line for each attached plugin, and one for each plugin that a setting such as `no:NAME` leaves out."""
 
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.

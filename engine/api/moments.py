@@ -88,8 +88,8 @@ The engine calls these methods only if a subclass overrides them.
 class MomentMethods(TrainerBase):
     """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    A default version does what the method does in transformers. It does nothing if another part of the engine does
-    this.
+    A default version does the work of the method in transformers. If another part of the engine does this work, the
+    default version does nothing.
 
     The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
     `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
@@ -137,7 +137,7 @@ class MomentMethods(TrainerBase):
         """Do nothing: `self.accelerator` already exists. Override this method to change the accelerator."""
 
     def _validate_args(self) -> None:
-        """Do nothing: the inputs are already checked. Override this method to check more."""
+        """Do nothing: the constructor has already checked its arguments. Override this method to check more."""
 
     def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
         """Move a model to a device."""
@@ -262,9 +262,10 @@ class MomentMethods(TrainerBase):
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the last evaluation is the best of the run so far. The method ignores its arguments.
+        """Return whether the evaluation at this step is the best of the run so far. The method ignores its arguments.
 
-        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state.
+        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state. Any
+        other call stores nothing.
         """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))

@@ -1,4 +1,4 @@
-"""The loop of a trainer whose subclass overrides `_maybe_log_save_evaluate`."""
+"""The loop of a trainer that overrides `_maybe_log_save_evaluate`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def adapt_overrides(cls: type) -> None:
-    """Adapt the methods that `cls` overrides. Python calls this function once, when it creates the class `cls`.
+    """Adapt the methods that `cls`, a new subclass of the Trainer, overrides.
 
     - An override with an older signature of transformers gets a wrapper that accepts the current signature. It gets no
       wrapper if it accepts all current parameters, for example with `**kwargs`.

@@ -196,7 +196,10 @@ class PublishingMethods(SavingMethods):
         return PushInProgress() if busy else None
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the attached callback that pushes. Without one, build it from the arguments."""
+        """Return the publisher of an attached callback.
+
+        If no attached callback has a publisher, return the publisher that the first call builds from the arguments.
+        """
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:

@@ -26,7 +26,7 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
 
 @dataclass
 class Replayed:
-    """The result of a replay."""
+    """The result of the function `replay`."""
 
     calls: int = 0
     """The number of calls of the callback's handlers."""
@@ -38,10 +38,11 @@ class Replayed:
 
 @dataclass
 class _Node:
-    """A record: an event with the events and flag writes that its handlers caused, or a flag write."""
+    """A node in the tree of the records. A record is an event or a flag write."""
 
     record: Record
     inside: list[_Node] = field(default_factory=list)
+    """The events and flag writes that the handlers of the event `record` caused. Empty if `record` is a flag write."""
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:

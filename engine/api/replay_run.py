@@ -102,9 +102,9 @@ class ReplayServices:
         """Do nothing: the recorded run checked its datasets."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`, and return its result.
+        """Call `work`, which does the work of the Trainer method named `moment`. Return the result of `work`.
 
-        For `_load_best_model`, do nothing and return None, because a replay has no model.
+        If `moment` is `_load_best_model`, do nothing and return None, because a replay has no model.
         """
         return None if moment == "_load_best_model" else work()
 
@@ -125,7 +125,10 @@ class ReplaySession:
 
 
 class ReplayRun:
-    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent` object."""
+    """The run that handlers read in a replay.
+
+    It has values of the recording, such as `state`. An attribute that it does not have is an `Absent` object.
+    """
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Create the run with the values at the start of the first session of a recording.

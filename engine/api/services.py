@@ -77,7 +77,7 @@ class Services(Protocol):
         """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
 
     def plugins(self) -> list[str]:
-        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
+        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -170,7 +170,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
+        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
         return list(self.trainer.plugins)
 
     def replace_schedule(self, schedule: Any) -> None:

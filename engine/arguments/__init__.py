@@ -180,7 +180,10 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. If a value has the wrong type, further checks use the field's default."""
+        """Yield all problems of the arguments, as texts.
+
+        If an argument has a value of a wrong type, the other checks use the default of this argument.
+        """
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()

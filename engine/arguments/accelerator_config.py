@@ -1,6 +1,6 @@
 """AcceleratorConfig: the settings that transformers passes to accelerate.
 
-On several ranks, trainbus supports only one value of most keys.
+On several ranks, trainbus supports fewer values of some settings than in a single process.
 """
 
 from __future__ import annotations

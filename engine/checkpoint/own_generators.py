@@ -203,8 +203,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield name and value of the objects that a function uses: closure, defaults and global variables.
 
-    For a function of a library such as torch, global variables are left out. Without a closure, such a function
-    yields nothing.
+    For a function of a library such as torch, global variables are left out. If a function of a library has no
+    closure, its defaults are left out too.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return

@@ -36,11 +36,11 @@ class SteeredRun(Protocol):
 
 
 def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
-    """Return the requests for `training_stop` that a resumed run repeats: id of the callback -> reason.
+    """Return the stop requests that a resumed run repeats: id of the callback -> reason.
 
     Args:
         run: the run that saves a checkpoint.
-        states: the states of the callbacks by id.
+        states: id of a callback -> its state.
     """
     if not run.control.asks("training_stop"):
         return {}

@@ -64,7 +64,7 @@ class RestorableCallbacks(Protocol):
         """Return class, settings and state version of each callback that has a state, by callback id."""
 
     def forget_carried(self) -> None:
-        """Drop the carried states of the last resume, so that later checkpoints do not have them."""
+        """Drop the carried states. Later checkpoints do not have these states."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback."""

@@ -116,8 +116,8 @@ class QuickStates:
 def _python_memory() -> ctypes.Array[ctypes.c_uint32]:
     """Return the memory of Python's generator: the index of the next number, and the state.
 
-    CPython stores both at the end of the generator object. To detect another memory layout, the function compares the
-    memory with `random.getstate()`. If the memory has another layout, the function returns an empty array.
+    CPython stores the index and the state at the end of the generator object. The function compares them with
+    `random.getstate()`. If they differ, or if Python is not CPython, the function returns an empty array.
     """
     unknown = (ctypes.c_uint32 * 0)()
     start = object.__basicsize__

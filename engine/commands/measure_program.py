@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Stopwatch(Callback):
     """A callback that measures the time from the end of step number `warmup` to the end of the last step.
 
-    After the last step, the callback ends the run with `Enough`.
+    After the last step, the callback raises the exception `Enough`, which ends the training.
     """
 
     def __init__(self, warmup: int) -> None:

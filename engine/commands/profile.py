@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and its `gain` is `GAIN` or more."""
+        """Whether the change was faster in all rounds, and the attribute `gain` is 1.05 (`GAIN`) or more."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ SHOWN = 5
 
 @dataclass
 class Found:
-    """The result of the repeated step."""
+    """The result of repeating the failed step of a capsule."""
 
     losses: list[float] = field(default_factory=list)
     """The loss of each batch, in the order of the batches."""

@@ -48,8 +48,8 @@ def build_loader(
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
-        training: whether the loader is for training. Only a training loader shuffles, seeds its workers, and applies
-            `limit_train_batches`.
+        training: whether the loader is for training. Only a training loader shuffles, and applies
+            `limit_train_batches`. For a map-style dataset, it also seeds its workers.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: the key of the model's main input. Grouping by length measures it if samples do not store a length.
@@ -57,8 +57,9 @@ def build_loader(
             own order. If `sampler` is None, `args` select the sampler. Streams ignore `sampler`.
 
     Raises:
-        DataError: if the dataset is not a stream and lacks `__getitem__` or `__len__`, if it has no column that the
-            model accepts, or if it has no lengths to group by.
+        DataError: for a dataset that is not a stream, in three cases. It lacks `__getitem__` or `__len__`. It is a
+            dataset of the library `datasets` without an accepted column. Or `args` ask to group samples by length, and
+            a sample has no length.
         ArgumentError: if `training` is True, the dataset is a stream, and `limit_train_batches` is set to any value.
     """
     rows, joins = dataset, joins_samples(collator)

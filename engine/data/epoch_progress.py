@@ -68,7 +68,9 @@ class EpochProgress:
             self.workers_began = dict(states)
 
     def restore(self, state: dict[str, Any], parts: list[int]) -> None:
-        """Set `first` and `rows` from a state. If the epoch is over, also set `pulled`, `ahead` and `workers`.
+        """Set the attributes `first` and `rows` from a state.
+
+        If the state is from the end of an epoch, also set the attributes `pulled`, `ahead` and `workers`.
 
         Args:
             state: the result of `resume_state` or of `at_row`.
@@ -158,14 +160,14 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide a number of finished samples evenly over the separate parts of a stream.
+    """Divide a number of finished samples evenly over the parts that `Loader.parts` counts.
 
     Args:
         rows: the number of finished samples, over all ranks.
         parts: the value of `Loader.parts`.
 
     Returns:
-        Number of the worker, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
+        Worker number, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

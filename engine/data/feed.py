@@ -53,8 +53,8 @@ class Feed:
             device: the device to which batches are copied.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
-            accumulation_in: receives an epoch, and returns its batches per optimizer step. Epochs count from 0. By
-                default, each epoch has `accumulate`.
+            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. None: each epoch has
+                `accumulate` batches per step.
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
             collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
                 batches of a step. By default, the feed fetches the next batches.
@@ -129,7 +129,7 @@ class Feed:
         return iter(self.loader)
 
     def _restore(self) -> None:
-        """Restore the RNG states. Later calls do nothing."""
+        """Call `restore_rng` of the last `resume`. Do nothing if it was already called, or without a `resume`."""
         restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()
 

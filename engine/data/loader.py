@@ -215,7 +215,7 @@ class Loader(DataLoader[Any]):
         """Return a loader of the same batches whose iterations do not change the position of a training.
 
         If no training uses this loader, the result is this loader. Otherwise the result is a copy with its own sampler
-        and its own workers. The copy starts at the first batch of the epoch.
+        and its own workers. The copy starts at the first batch of the current epoch.
         """
         if not self._tracked:
             return self

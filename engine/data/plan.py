@@ -58,7 +58,7 @@ class RunPlan:
         return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
-        """Convert an interval to a whole number of steps. An interval below 1 is a fraction of the steps of the run."""
+        """Convert an interval to a number of steps. An interval below 1 is a fraction of `max_steps`, rounded up."""
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 
@@ -109,8 +109,8 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
-        accumulation_in: receives an epoch, and returns its batches per step. Epochs count from 0. By default, each
-            epoch has `accumulate`.
+        accumulation_in: receives an epoch, from 0, and returns its batches per step. None: each epoch has `accumulate`
+            batches per step.
         epoch_rows: the most samples of an epoch, over all ranks. None: `examples`, or the samples of all batches if
             `examples` is None too.
 

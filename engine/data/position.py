@@ -83,10 +83,10 @@ def batch_size_of(loader: Any, default: int) -> int:
 
 
 def follows_arguments(loader: Any) -> bool:
-    """Return whether a loader reports its batch size.
+    """Return whether the batch size of a loader is known.
 
-    A `Loader` of trainbus does, and any loader with a number as `batch_size`. A DataLoader that the user built with a
-    batch sampler does not.
+    It is known for a `Loader` of trainbus, and for a loader with an integer in the attribute `batch_size`. It is
+    unknown for a DataLoader that the user built with a batch sampler.
     """
     return hasattr(loader, "batches_after") or isinstance(getattr(loader, "batch_size", None), int)
 

@@ -191,12 +191,12 @@ class BatchedSampler(Sampler[list[int]]):
     def skip(self, batches: int, blank: int = 0) -> None:
         """Make the next iteration skip its first batches on this rank.
 
-        If the sampler stores the RNG state of its order, the next iteration draws the same order again.
+        If `self.sampler` has the RNG states of its last order, the next iteration draws this order again.
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield first, so that each later batch goes to the same worker as without
-                the skip.
+            blank: number of empty batches to yield first. They keep the assignment of batches to workers. With 2
+                workers, `skip(5, blank=1)` sends batch 5 to worker 1, as without the skip.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):
@@ -253,7 +253,10 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def samples(self) -> int | None:
-        """Samples of an epoch over all ranks, as without `limit`; None if the sampler of the user has no length."""
+        """Samples of an epoch over all ranks; None if the sampler of the user has no length.
+
+        The attribute `limit` does not reduce this number.
+        """
         try:
             return len(self.sampler)  # type: ignore[arg-type]
         except TypeError:

@@ -67,7 +67,7 @@ def agreement(run: DistributedRun) -> Agree:
 
 
 def after_failures(run: DistributedRun, agree: Agree) -> Agree:
-    """Return a function that exchanges the failures of callbacks between the ranks, and then calls `agree`."""
+    """Return a function that calls `SharedFailures.exchange`, and then `agree`."""
     failures = SharedFailures(run)
 
     def exchange_and_agree(control: TrainerControl) -> None:

@@ -176,9 +176,9 @@ class RankFailureMonitor(FailureMonitor):
             time.sleep(_POLL_INTERVAL)
 
     def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
-        """Return a dict for the other ranks that are not in `reports`.
+        """Return a dict with all ranks that are not in `reports`, except the rank of this process.
 
-        Each key is a rank. Each value says whether the process of this rank is alive; None if this is unknown.
+        Each key is a rank. Each value says whether the process of the rank is alive; None if this is unknown.
         """
         addresses = dict(self._addresses)
         without_report = [rank for rank in self._others if rank not in reports]

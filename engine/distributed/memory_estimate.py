@@ -34,9 +34,9 @@ def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Compute the memory of every variant of every strategy for a workload, and whether the variant fits.
+    """Compute the memory of each `Variant` that a workload can use, and whether the `Variant` fits.
 
-    The first variant in the list needs the smallest change to a program.
+    The first `Variant` in the list needs the smallest change to a program.
     """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]

@@ -46,7 +46,7 @@ def fairscale_variants(workload: Workload) -> list[Variant]:
 
 
 def no_variants(workload: Workload) -> list[Variant]:
-    """Return an empty list. The rows of strategies that `trainbus plan` does not list name this function."""
+    """Return an empty list, for a strategy that `trainbus plan` does not list."""
     return []
 
 

@@ -97,7 +97,7 @@ class PlannedRun(Protocol):
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
     """Use the settings in `plan` for the evaluations in a `with` block.
 
-    An evaluation that starts during another evaluation does not use them.
+    An evaluation that starts during another evaluation does not use `plan`.
     """
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:

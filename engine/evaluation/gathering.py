@@ -33,16 +33,16 @@ class Gathered:
         self.parts.append(part)
 
     def last(self, rows: int, of: int | None = None) -> Any:
-        """Return the first `rows` rows of the last batch, on its device; None if there is no batch.
+        """Return the first `rows` rows of the last batch, on its device; None if the attribute `parts` is empty.
 
         Args:
             rows: number of rows to return.
-            of: number of all rows of the last batch. Pass it if an array may have several entries per row.
+            of: number of all rows of the last batch. None: each row has one entry in each array.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
-        """Delete the results that are not in host memory yet, for an evaluation that does not store all batches."""
+        """Delete the results that `to_host` has not moved to host memory yet."""
         self.parts = []
 
     def to_host(self) -> None:
@@ -71,8 +71,8 @@ class Gathered:
             order: dataset index of each row, if the order of the loader differs from the order of the dataset; None if
                 the orders are equal.
             padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
-            of: for joined batches, the number of rows of all batches, padding included. Pass it if an array may have
-                several entries per row, such as several generated sequences.
+            of: for joined batches, the number of rows of all batches, padding included. None: each row has one entry in
+                each array. For several entries per row, such as several generated sequences, `of` must be set.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
                 the first array of the last batch.
         """

@@ -190,7 +190,11 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
 
 
 def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of a `BatchSampler`; an empty list if the sampler has no length."""
+    """Return the number of samples of each batch of a `BatchSampler`. No number is None.
+
+    If the attribute `sampler` has no length, return an empty list. The list has an incomplete last batch
+    even if `drop_last` is True.
+    """
     rows = length_of(batches.sampler)
     if rows is None:
         return []

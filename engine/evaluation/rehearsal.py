@@ -136,7 +136,7 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Return whether reading a sample runs no user code and draws no random numbers, so that `rehearse` may read it."""
+    """Return True only if reading a sample runs no user code and draws no random numbers."""
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

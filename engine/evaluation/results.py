@@ -152,7 +152,7 @@ class Results:
         )
 
     def drop_batch(self) -> None:
-        """Delete the predictions, labels and inputs that are not in host memory yet. Losses stay.
+        """Delete the predictions, labels and inputs that `to_host` has not moved to host memory yet. Losses stay.
 
         The loop calls this method after each batch if the evaluation does not store predictions.
         """

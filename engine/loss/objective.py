@@ -236,10 +236,10 @@ class Objective:
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
         """Return the labels of a batch, and the batch without the labels.
 
-        If the batch has no labels, return None and the whole batch.
+        If the batch has no labels, return None and the whole batch, except in the case under `Raises`.
 
         Raises:
-            ModelError: if there is a criterion, and the batch is a mapping without `labels`.
+            ModelError: if the attribute `criterion` is not None, and the batch is a mapping without the key `labels`.
         """
         if not isinstance(inputs, Mapping):
             if self._splits(inputs):

@@ -172,8 +172,8 @@ def label_names_of(model: nn.Module) -> list[str]:
 
     A parameter is a label if its name contains `label`, as in transformers' `find_labels`. In a question answering
     model, `start_positions` and `end_positions` are labels too. The function reads the `forward` of the model's class.
-    If this `forward` has no label parameters, the function reads the `forward` of the instance, which the program may
-    have replaced.
+    If the `forward` of the class has no label parameters, the function reads a `forward` that the program set on the
+    instance.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

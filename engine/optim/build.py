@@ -309,7 +309,12 @@ def _projector_class_of(
 
 
 def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
-    """Import the class "module:Class" of a registry row.
+    """Import the class `target`, such as `bitsandbytes.optim:AdamW`.
+
+    Args:
+        name: the value of `optim`, for the error.
+        spec: the row of the registry, for the error.
+        target: the module and the name of the class.
 
     Raises:
         MissingExtra: A package is missing or too old. The error names the package.

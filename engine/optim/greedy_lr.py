@@ -166,7 +166,10 @@ class GreedyLR(LRScheduler):
         self._last_lr = self._rates()
 
     def is_better(self, current: float, best: float) -> bool:
-        """Return whether `current` is better than `best` by more than the threshold."""
+        """Return whether `current` is better than `best` by more than the threshold.
+
+        With `threshold_mode="rel"`, the threshold is a fraction of `best`.
+        """
         if self.mode == "min":
             return current < (best * (1.0 - self.threshold) if self.threshold_mode == "rel" else best - self.threshold)
         return current > (best * (1.0 + self.threshold) if self.threshold_mode == "rel" else best + self.threshold)

@@ -54,10 +54,10 @@ class SearchBackend(Protocol):
     """A library that chooses hyperparameters. The integrations of optuna, ray and wandb implement this protocol."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the default search space, or the hyperparameters of a trial in this space.
+        """Return the default search space, which a search without `hp_space` uses.
 
-        For optuna, return the hyperparameters of `trial`, with values that optuna suggests. For ray and wandb, `trial`
-        is None: return the search space in the form of the library. A search without `hp_space` uses this method.
+        For ray and wandb, `trial` is None, and the search space has the format of the library. For optuna, return the
+        values that optuna suggests for `trial`, by argument name.
         """
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
@@ -99,7 +99,7 @@ class TrialTrainer(Protocol):
 
 @dataclass(repr=False)
 class Search:
-    """A hyperparameter search: the space, the objective, and the inputs of the trainer that each trial builds.
+    """A hyperparameter search: the space, the objective, and the inputs from which each trial builds its trainer.
 
     A `Search` contains no `Run`, no optimizer and no event bus, so a library can send it to another process.
     """
@@ -281,8 +281,9 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
-    Rank 0 asks the callbacks and sends the values to the other ranks, because only rank 0 may know the values of a
-    sweep. A rank without a callback that sets arguments does not read the values, and gets an empty dict.
+    Only rank 0 asks its callbacks, because the other ranks may not know the values, for example those of a wandb sweep.
+    The other ranks read the values of rank 0. If a rank has no callback that sets arguments, the rank does not read
+    the values, and returns an empty dict.
 
     Args:
         args: the user's arguments.
@@ -290,7 +291,7 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
         ranks: the process group. The ranks communicate only if a callback of the trainer sets arguments.
 
     Raises:
-        ArgumentError: on every rank, if a callback raises it on rank 0.
+        ArgumentError: if a callback raises this error on rank 0. The ranks that read the values raise it too.
     """
     setting = [
         callback

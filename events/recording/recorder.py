@@ -177,9 +177,9 @@ class Recorder(Callback):
 
 
 class DecisionRecorder(Recorder):
-    """A recorder for decisions only: it makes the records from which `Rows` derives the decisions of a run.
+    """A recorder for decisions only, such as saves and stops. The class `Rows` reads the decisions from its records.
 
-    It makes no records of the events of steps, and records no values of the state.
+    It makes no records of the events from `on_step_begin` to `on_step_end`, and records no values of the state.
     """
 
     def _watch(self, event: str, run: Any) -> None:

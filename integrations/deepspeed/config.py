@@ -192,9 +192,10 @@ def rules(args: TrainingArguments, sizes: RunSizes) -> Iterator[Rule]:
 
 
 def hidden_size_of(model: Any) -> int | None:
-    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if both are missing.
+    """Return the `hidden_size` of a model's config; without `hidden_size`, the largest number in `hidden_sizes`.
 
-    If the config itself has neither, the function reads `text_config` of the config.
+    If both are missing in the config, read them from `text_config` of the config. If they are missing there too, return
+    None.
     """
     config = getattr(model, "config", None)
     for part in (config, getattr(config, "text_config", None)):

@@ -240,10 +240,10 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
+    """Replace the parameters in the groups of `optimizer` by `tensors`, inside a `with` block.
 
-    Inside the block, `load_state_dict` loads the state of `tensors`. With stage 3, DeepSpeed itself puts its flat
-    tensors into the groups only during an update.
+    Inside the block, `optimizer.load_state_dict` loads the optimizer state of `tensors`. Stage 3 needs the replacement,
+    because DeepSpeed puts its flat tensors into the groups only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

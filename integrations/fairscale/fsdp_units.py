@@ -239,7 +239,7 @@ def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, k
 
 
 def load_optimizer_state(root: FSDPUnit, optimizer: Any, state: dict[str, Any]) -> None:
-    """Load this rank's shards of a full optimizer state, from `gather_optimizer_state`, into an optimizer."""
+    """Load this rank's shards of `state`, a full optimizer state from `gather_optimizer_state`, into an optimizer."""
     weights = _weights_of(optimizer)
     shards = {
         number: {

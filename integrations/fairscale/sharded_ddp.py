@@ -131,9 +131,9 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
 
 
 def _remove_hooks(wrapped: Any) -> None:
-    """Remove the gradient hooks of a wrapper, because the hooks of the next wrapper replace them.
+    """Remove the gradient hooks of `wrapped`, if it is a `ShardedDataParallel`.
 
-    With both sets of hooks, the ranks would reduce each gradient twice.
+    A new wrapper of the same model adds new hooks. With the old hooks too, the ranks would reduce each gradient twice.
     """
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:

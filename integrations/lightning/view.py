@@ -137,8 +137,8 @@ class FitLoop:
 class TrainerView:
     """A view of a run with the attributes of a `lightning.pytorch.Trainer` that callbacks of Lightning read.
 
-    If a callback sets `should_stop = True`, the run stops. If a callback reads or sets another attribute of Lightning's
-    trainer, the view raises an `ArgumentError` that names the attribute.
+    If a callback sets `should_stop = True`, the run stops. If a callback reads an attribute that the view does not
+    have, or sets an attribute that has no effect, the view raises an `ArgumentError` that names the attribute.
     """
 
     _run: Run
@@ -294,7 +294,10 @@ class TrainerView:
             self._run.control.request("training_stop", str(reason))
 
     def attach_optimizer(self) -> None:
-        """Set the attributes `optimizers` and `lr_scheduler_configs` to the optimizer and the schedule of the run."""
+        """Store the optimizer of the run in the list `optimizers`, and the schedule in the list `lr_scheduler_configs`.
+
+        Without a schedule, or if `lr_scheduler_type` is `constant`, the list `lr_scheduler_configs` is empty.
+        """
         schedule: Any = self._run.lr_scheduler
         self.optimizers = [self._run.optimizer]
         moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"

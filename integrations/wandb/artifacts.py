@@ -80,10 +80,10 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload the models that are due when training ends. All ranks must call this method.
+        """Upload models at the end of the training. All ranks must call this method.
 
-        With `wanted="end"`, save and upload the model of the trainer. With another value, upload the committed
-        checkpoints in `self.pending`.
+        With `wanted="end"`, save and upload the model of the trainer. With `checkpoint` or `best`, call
+        `upload_committed`.
         """
         if wanted != "end":
             self.upload_committed(tracker, run)

@@ -51,7 +51,7 @@ class WandbSession(TrackerSession):
         """Wrap an open run.
 
         Args:
-            live: the run of the client.
+            live: the open run, as returned by `wandb.init`.
             owned: whether this session finishes the run. False for a run that the user's program opened.
             request: the values with which the run was opened.
         """
@@ -311,7 +311,7 @@ def open_run(request: Request) -> WandbSession:
 
 
 def _store_id(request: Request) -> None:
-    """Store the id of a new run before the client opens the run.
+    """Store the id of a new run in the folder `request.folder` before the client opens the run.
 
     If the process is killed while the client opens the run, the next process continues the same run.
     """
@@ -331,7 +331,7 @@ def _store(folder: Path, known: Identity, opens: bool = False) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish the open run of this process with the id `run_id`, if there is one, so that its file is complete.
+    """If trainbus has the run `run_id` open in this process, finish the run, to complete the file of the run.
 
     The client cannot write two runs with the same id at the same time.
     """
@@ -358,8 +358,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The step comes from the files of the run on this machine. If files or rows are missing, the step comes from the
-    service, or from the checkpoint in an offline or shared run.
+    The step comes from local files. In an online run, the service gives the step if the files have other rows than it.
+    An offline run without some of its files, and wandb's mode `shared`, use the checkpoint if it has a later step.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

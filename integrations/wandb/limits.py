@@ -30,7 +30,10 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Reduces rows to the limits. The first value above each limit causes a warning that names the column."""
+    """Cuts long texts in rows, and removes columns that exceed another limit of wandb.
+
+    The first value above each limit causes a warning that names the column.
+    """
 
     limits: Limits = field(default_factory=Limits)
     """The limits to apply."""
@@ -40,7 +43,7 @@ class Guard:
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row that the service accepts: plain values, without columns that exceed a limit.
 
-        A text that is too long is cut, and its column stays.
+        A text that is too long is cut, and its column stays. A value that cannot be converted is left out.
         """
         kept, size = {}, 0
         for name, value in row.items():

@@ -99,7 +99,7 @@ def check_environment(given: Mapping[str, Any]) -> None:
     """Check the environment variables of `ENVIRONMENT` that no option in `given` overrides.
 
     Raises:
-        ArgumentError: for a value that the client does not know or refuses. The error names the variable.
+        ArgumentError: for an unknown mode, or a value that wandb refuses. The error names the variable.
     """
     variables = {**ENVIRONMENT, "tags": "WANDB_TAGS"}
     for name, value in from_environment().items():

@@ -53,7 +53,10 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Check that handlers that must only observe the run draw no numbers from the global random generators."""
+    """Check that handlers in MEASURE and REPORT draw no numbers from the global random generators.
+
+    The field `reporter` of `Subject` may select other handlers, see the function `observes`.
+    """
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -64,7 +67,11 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Check that handlers that must only observe the run do not change the model, its gradients or the run."""
+    """Check that handlers in MEASURE and REPORT change no weight, gradient or mode of the model.
+
+    The field `reporter` of `Subject` may select other handlers, see the function `observes`. If `observes` returns True
+    for all handlers, the weights after the run must also equal the weights after a run without the callback.
+    """
     if lab.subject.writes_weights:
         return
     if changed := watched(lab).changed:
@@ -179,7 +186,7 @@ class NotedWeights:
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Compare a model with the weights that it must have: `trained(early)`.
+        """Compare the weights of a model with the weights that the method `trained` returns for `early`.
 
         Return a text about the first weight that differs; "" if no weight differs.
         """
@@ -264,9 +271,10 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
+    """Train, and return the seconds in the handlers of the callback: number of completed steps -> seconds.
 
-    Handlers of events that request work, such as `on_save_due`, do not count (`Kind.WORK`).
+    Calls before the end of the first step and calls after the end of the last step are left out. Handlers of work
+    events, such as `on_save_due`, are left out too.
 
     Args:
         lab: builds the run.

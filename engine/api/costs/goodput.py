@@ -40,10 +40,10 @@ class Point:
 
 @dataclass
 class Session:
-    """One session of a run.
+    """One training session of a run: one call of `train()`.
 
-    The first session of a process begins when the process starts. In a notebook or at a prompt, and for a later session
-    of the process, the session begins when its training starts.
+    In a program, the first training session begins when the process starts. Each later session begins with its call of
+    `train()`. In a notebook or at a prompt, each session begins with its call of `train()`.
     """
 
     id: str
@@ -69,7 +69,11 @@ class Session:
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
-        """Return the first step, the last recorded step, and the last step whose work the run keeps."""
+        """Return three numbers of steps of the run, such as (100, 160, 150).
+
+        In the example, 100 steps were done when the session began. Its records end after step 160. The run keeps the
+        work up to step 150.
+        """
         first, last = self.points[0].step, max(point.step for point in self.points)
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 

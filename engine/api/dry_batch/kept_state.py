@@ -60,7 +60,7 @@ class Unrestorable(Exception):
 
 
 class KeptState:
-    """A copy of the state of some objects, the roots, and of all objects that they refer to. `restore` puts it back.
+    """A copy of the state of some objects, the roots, and of all objects that the roots refer to.
 
     The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
     items of lists and dicts with at most 64 items, and the closures of functions. It also follows the classes of the
@@ -92,7 +92,7 @@ class KeptState:
                 raise Unrestorable(f"more than {_VISITS:,} objects can be reached from it")
 
     def restore(self) -> None:
-        """Set all objects back to the copied state."""
+        """Give all objects the state that the constructor copied."""
         for undo in self._undo:
             undo()
 

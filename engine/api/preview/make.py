@@ -85,7 +85,7 @@ def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
 
 
 class Rehearsal:
-    """One preview of a trainer: the virtual objects, and the method that runs the training loop on them."""
+    """One preview of a trainer: objects such as a `VirtualRun`, and a method that runs the training loop on them."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Rehearsal:
         self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
 
     def preview(self) -> Preview:
-        """Run the training loop on the virtual objects, and return the result."""
+        """Run the training loop on virtual objects, such as a `VirtualRun`, and return the preview."""
         virtual, trainer = self.virtual, self.trainer
         borrowed = trainer.run.session
         borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
@@ -324,7 +324,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _size_of_checkpoint(trainer: Any) -> int:
-    """Return the bytes of the newest checkpoint in the output folder. Without one, estimate them from the model."""
+    """Return the size in bytes of the newest checkpoint in the output folder; without a checkpoint, an estimate."""
     for saved in reversed(list_checkpoints(trainer.args.output_path)):
         return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
     weights = list(trainer.run.model.parameters())

@@ -110,7 +110,7 @@ class VirtualStorage:
         self.most = max(self.most, len(self.saved))
 
     def checkpoints(self, run: Any) -> list[Any]:
-        """Return the existing checkpoints, by step in ascending order."""
+        """Return the records of the checkpoints that exist in the preview, by step in ascending order."""
         return [self.saved[step] for step in sorted(self.saved)]
 
     def holds(self, path: str) -> bool:
@@ -242,7 +242,7 @@ class VirtualStepper:
 
 
 class VirtualTrainer(EvaluationMethods):
-    """The trainer of a preview. It logs and evaluates with the code of the Trainer, but takes metrics from curves."""
+    """The trainer of a preview. It logs and evaluates with the code of the Trainer, but with assumed metrics."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
         """Create the trainer of a virtual run.
@@ -290,8 +290,8 @@ class VirtualTrainer(EvaluationMethods):
 class VirtualServices(TrainerServices):
     """The object `run.services` of a preview.
 
-    `VirtualTrainer` does not have methods that need a model or a disk, such as `save_model`. Callbacks that take part
-    in previews do not call these methods.
+    The trainer of a preview is a `VirtualTrainer`. It lacks methods that need a model or a disk, such as `save_model`.
+    Callbacks that take part in previews do not call these methods.
     """
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
@@ -304,9 +304,9 @@ class VirtualServices(TrainerServices):
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`, and return its result.
+        """Call `work`, which does the work of the Trainer method named `moment`. Return the result of `work`.
 
-        For `_load_best_model`, do nothing and return None, because a preview has no weights.
+        If `moment` is `_load_best_model`, do nothing and return None, because a preview has no weights.
         """
         return None if moment == "_load_best_model" else work()
 

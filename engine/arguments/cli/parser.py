@@ -238,7 +238,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return (*instances, *([namespace] if left else []), *([rest] if keeps_rest else []))
 
     def _scan(self, words: Sequence[str] | None, namespace: Any) -> tuple[argparse.Namespace, list[str], list[str]]:
-        """Parse words. Return the namespace, the unknown words, and the problems that `_StoreValue` collected."""
+        """Parse `words`; None: `sys.argv`. Return the namespace, the unknown words, and the problems of the values."""
         found: argparse.Namespace
         words = [*(sys.argv[1:] if words is None else words)]
         if self._has_plugins:

@@ -55,7 +55,8 @@ def read(words: Sequence[str], hint: Any) -> Any:
 def adapt(value: Any, hint: Any) -> Any:
     """Convert a value from a configuration file to the type `hint`.
 
-    A value that already has this type is returned unchanged. Any other string is parsed like a word of a command line.
+    If the value already has this type, return it unchanged. Otherwise, parse a string like a word of a command line,
+    and convert each value of a list or mapping.
 
     Raises:
         Unreadable: The value cannot be converted.

@@ -258,7 +258,7 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    If an installed plugin has an unusable name, such as `damp-spikes` for the name `damp_spikes`, the message says so.
+    Exception: if `name` is `damp_spikes` and `known` has `damp-spikes`, the text says that no run can name this plugin.
     """
     known = sorted(known)
     close = nearest(name, known)

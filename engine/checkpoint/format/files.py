@@ -205,7 +205,7 @@ def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
 
 
 def parse_hidden(path: Path) -> Hidden | None:
-    """Parse the name of a hidden folder. Return None if `path` is not named like a hidden folder."""
+    """Parse the name of a folder as a `Hidden` name. Return None if the name has another form."""
     match = _HIDDEN.fullmatch(path.name)
     if match is None:
         return None

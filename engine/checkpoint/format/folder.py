@@ -82,7 +82,7 @@ class CheckpointFolder:
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has the file `name` and all its shard files."""
+        """Return whether the checkpoint has the file `name` and all shard files of this file."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -89,7 +89,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first of the ranks with the same shard of a tensor. Only this rank writes it."""
+    """Return whether this rank is the first rank with its shard of a tensor. Only the first rank writes a shard."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -101,18 +101,18 @@ def is_first_copy(tensor: Any) -> bool:
 def files_of_rank(
     name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], rank: int, world_size: int
 ) -> Files:
-    """Return the contents of the value file and the shard file that a rank writes, by file name.
+    """Return the contents of the value file, and of this rank's shard file, by file name.
 
     Args:
-        name: the name of the value file, such as `optimizer.safetensors`. It has all values except shards.
-        tensors: the tensors of the value file. All ranks pass the same sharded tensors.
+        name: the name of the value file, such as `optimizer.safetensors`.
+        tensors: the tensors of both files. The shard file receives this rank's shards of sharded tensors. The value
+            file receives all other tensors.
         metadata: the metadata of the value file.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
     Returns:
-        Tensors and metadata of the value file. If this rank has shards to write, also tensors and metadata of its shard
-        file.
+        File name -> tensors and metadata. If this rank has no shard to write, the result has no shard file.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:

@@ -237,7 +237,10 @@ def choose(
 
 
 def _remedy(wanted: Path, output_dir: Path, inspector: Inspector) -> str:
-    """Return what to do instead of resuming from `wanted`, which is not a good checkpoint. All ranks must call it."""
+    """Return the end of an error message: how to resume without `wanted`, which is not a good checkpoint.
+
+    All ranks must call this function.
+    """
     inner = _find(wanted, inspector).good  # all ranks search, because they search together
     good = _find(wanted.parent, inspector).good
     if inner is not None:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FreshStart:
-    """Starts a new run. The subclass `Resumption` starts a run from a checkpoint."""
+    """Starts a new run. The subclass `Resumption` resumes a run from a checkpoint."""
 
     def __init__(self, run: ResumableRun) -> None:
         """Create an object that starts `run`. The run does not change yet."""
@@ -180,8 +180,8 @@ class Resumption(FreshStart):
     def _sizes(self) -> Sizes:
         """Return the batch size over all ranks and the gradient accumulation of this session.
 
-        If the user's own loader does not report its batch size, return the batch size of the saved session, because
-        `per_device_train_batch_size` does not change the batches of such a loader.
+        If the user's own loader does not report its batch size, use the batch size per rank in the checkpoint. The
+        argument `per_device_train_batch_size` does not change the batches of such a loader.
         """
         sizes, before = self.run.sizes, self.saved.get("train_batch_size")
         if follows_arguments(self.run.train_dataloader) or not before:

@@ -219,7 +219,7 @@ class SavedCheckpoint(CheckpointFolder):
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read two dicts by callback id: the states, and the class, settings and state version of their callbacks."""
+        """Read two dicts by callback id: the callback states, and the result of `owner_of` for each callback."""
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 

@@ -251,7 +251,10 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index file, which maps weights to files. It exists only for weights in several files."""
+    """Return the name of the index file, which maps weights to files.
+
+    The index file exists only if the weights are in several files.
+    """
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

@@ -107,7 +107,10 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Return whether all weight files of a checkpoint are files of adapters; False if no weights can be read."""
+    """Return whether all weight files of a checkpoint are files of adapters.
+
+    If the function `_weight_paths` raises a `CheckpointError`, return False. Example: a weight file is missing.
+    """
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights raises it again

@@ -220,9 +220,9 @@ def check_type(return_tensors: str) -> None:
 
 
 def makes_new_tensors(collator: Any) -> bool:
-    """Return whether each batch of a collator has new memory that no later batch overwrites.
+    """Return whether a collator certainly makes each batch in new memory, which no later batch overwrites.
 
-    This is known for the collators of trainbus. For any other collator, the result is False.
+    The result is True for a collator of trainbus, and False for any other collator.
 
     Args:
         collator: the collator of a loader. If it is a wrapper of trainbus, the function checks the wrapped collator.

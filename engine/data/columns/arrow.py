@@ -212,7 +212,7 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return chunk number `owner`. The views of a chunk are made when the chunk is first needed."""
+        """Return the chunk with the index `owner`. The first call for an index creates the `Chunk`."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
@@ -285,7 +285,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
 
 
 def _views(array: Any) -> Chunk:
-    """Return an Arrow array as a `Chunk`, without a copy. `_layout` must accept the type of the array.
+    """Return an Arrow array as a `Chunk`, without a copy. The array must have a type that `_layout` does not refuse.
 
     Raises:
         NotColumnar: if the array, or a list in it, contains nulls.

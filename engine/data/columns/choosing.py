@@ -1,6 +1,6 @@
 """The choice between batches from columns and batches from samples.
 
-Batches are made from columns only if the classes of the dataset and the collator are supported.
+If the class of the dataset or of the collator is not supported, batches are made from samples.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
 
     Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
     supported. Return None too if the program replaced `__getitem__` or `__getitems__` of the dataset. A collator with a
-    tokenizer is supported only if `is_usual(tokenizer)` is True.
+    tokenizer is supported only if the function `is_usual` returns True for the tokenizer.
 
     Args:
         dataset: a map-style dataset.
@@ -116,7 +116,7 @@ def _own(collator: Any) -> Any:
 
 
 class ColumnDataset:
-    """A dataset that returns `BatchRows` as batches. torch's DataLoader calls its `__getitems__`."""
+    """A dataset with a method `__getitems__`, which torch's DataLoader calls to get a batch as one `BatchRows`."""
 
     def __init__(self, rows: Any, base: Any, accepted: Collection[str] | None) -> None:
         """Wrap a dataset, so that its batches are read from columns.
@@ -137,7 +137,7 @@ class ColumnDataset:
         return {**vars(self), "_table": None}  # each worker makes its own views of the columns
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return a `BatchRows`, which reads no sample yet. If columns cannot make the batch, return its samples."""
+        """Return a `BatchRows`, which reads no sample yet. If that raises `NotColumnar`, return the samples."""
         try:
             return self._unread(indices)
         except NotColumnar:

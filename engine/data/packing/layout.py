@@ -125,11 +125,11 @@ _LENGTHS = (5, 4, 3)
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
-    """Compare the logits of packed samples with the logits of each sample alone, and return the problem as text.
+    """Check the logits of packed samples, and return the first problem as text; an empty text if there is no problem.
 
-    The text is empty if the logits do not differ. A second comparison changes the tokens of one sample, and checks that
-    the logits of the other sample in the row do not change. The second comparison finds influences between samples that
-    are smaller than the rounding errors of the first comparison.
+    The first comparison is with the logits of each sample alone. A second comparison changes the tokens of one sample,
+    and checks that the logits of the other sample in the row do not change. The second comparison finds influences
+    between samples that are smaller than the rounding errors of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -178,10 +178,10 @@ def _tolerance(logits: torch.Tensor) -> float:
 
 
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
-    """Run a model, and return its logits, of shape (rows, width, n). Return None if they have fewer than 3 dimensions.
+    """Run a model, and return its logits. Return None if it returns no logits with at least 3 dimensions.
 
-    If the model also returns hidden states, the last hidden states are concatenated to the logits. With an output layer
-    of zeros, only the hidden states show a difference between samples.
+    If the model also returns hidden states for each token, the last hidden states are appended to the logits. If all
+    weights of the output layer are zero, the logits are equal for all inputs, but the hidden states are not.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))

@@ -51,5 +51,8 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Use the result of `state_dict` for workers that start later. Remove the loaders of workers that run now."""
+        """Remove all loaders, and store the result of the method `state_dict`.
+
+        The method `keep` passes the stored RNG states to the loaders that it stores later.
+        """
         self._loaders, self._saved = {}, dict(state)
