@@ -76,12 +76,12 @@ class DefaultFlowCallback(Callback):
 
     @classmethod
     def remove_from(cls, bus: EventBus) -> Callback | None:
-        """Detach every `DefaultFlowCallback`, and turn off the decisions of other callbacks.
+        """Detach every `DefaultFlowCallback` and `StopAtMaxSteps`.
 
-        `StopAtMaxSteps` is detached too. `Log`, `Evaluate` and `Checkpoint` stay attached, but they request nothing.
+        `Log`, `Evaluate` and `Checkpoint` stay attached with the trigger `never()`, so that they request nothing.
 
         Returns:
-            The detached `DefaultFlowCallback`; the last one if there were several, and None if there was none.
+            The `DefaultFlowCallback` that was attached last; None if there was none.
         """
         found = None
         for owner_id, callback in bus.subscribers.items():

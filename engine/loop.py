@@ -96,7 +96,8 @@ class Loop:
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.
             epochs: the maximum number of epochs.
-            batches_per_epoch: batches of one rank in an epoch, for `state.epoch`. `position.length` replaces it if set.
+            batches_per_epoch: number of batches of one rank in an epoch. If `position.length` is not 0, the loop uses
+                `position.length` instead.
             position: the position in the data at which the loop begins. The loop advances the position.
             agree: a function that makes all ranks agree on the raised flags. In a single process, it does nothing.
         """
@@ -107,7 +108,7 @@ class Loop:
         self._batches: Any = None
 
     def run(self) -> None:
-        """Run until the phase is DONE."""
+        """Execute one phase after the other until the phase is `Phase.DONE`."""
         while self.phase is not Phase.DONE:
             self.phase = self._turn()
 

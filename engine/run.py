@@ -1,8 +1,8 @@
-"""Run: the record of a run. Handlers read their parameters from it.
+"""Run: the record of a run. A handler with a parameter such as `batch` receives the field `run.batch`.
 
-The fields are in four records, because their values are valid for different times: `Run` itself (the lifetime of the
-trainer), `SessionRecord` (one call of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and
-`EvaluationRecord` (one evaluation). Handlers and plugins read every field from the run, as `run.batch` or `run.plan`.
+There is one record for each lifetime of values: `Run` itself (the lifetime of the trainer), `SessionRecord` (one call
+of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and `EvaluationRecord` (one evaluation).
+Handlers and plugins read the fields of all four records from the run, such as `run.batch` or `run.plan`.
 `tests/engine/test_run_owners.py` says which module writes each field.
 """
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def _of(path: str) -> Any:
-    """Return a property that reads and writes a field of a record, such as `step.batch`."""
+    """Return a property that reads and writes a nested attribute: `run.step.batch` for the path `step.batch`."""
     record, _, name = path.partition(".")
 
     def write(run: Run, value: Any) -> None:
@@ -211,7 +211,7 @@ class Run(RunClocks):
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Set `run.grad_norm` and `run.learning_rate` to the values of the last step. A missing key gives None."""
+        """Set `run.grad_norm` and `run.learning_rate` to the values in `last`; None for a missing value."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -236,7 +236,7 @@ class Run(RunClocks):
     def restore_rng(self, states: Mapping[str, Any]) -> None:
         """Restore the RNG states that `rng_states` returned.
 
-        If the dataset, the collator or the sampler lacks a generator that has a state, log a warning.
+        If a generator in `states` is not found in the dataset, the collator and the sampler, log a warning.
         """
         restore_random_states(dict(states))
         if missing := self.services.data_generators().restore(states.get("own", {})):
@@ -261,7 +261,7 @@ class Run(RunClocks):
             self.optimizer = self.lr_scheduler = self.step.loss = self.step.outputs = None
 
     def leave(self) -> None:
-        """Call `release`, then leave the process group. `trainer.end()` calls this method."""
+        """Call the method `release`, and then leave the process group. `trainer.end()` calls this method."""
         self.release()
         self.ranks.leave()
 
@@ -269,16 +269,17 @@ class Run(RunClocks):
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Set `run.evaluation` to a new record in a `with` block.
+        """Set `run.evaluation` to a new record, and yield the record.
 
-        After the block of a nested evaluation, `run.evaluation` is the record of the outer evaluation again.
+        After the `with` block of a nested evaluation, `run.evaluation` is the record of the outer evaluation again.
+        After any other `with` block, `run.evaluation` stays the new record.
 
         Args:
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the prefix of each dataset, such as `eval_math`.
             foreign: whether the evaluation uses other data under the metric names of the trainer's eval datasets.
-                Callbacks do not decide from such metrics.
+                The field `decides` of the record is then False.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(

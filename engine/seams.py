@@ -64,8 +64,8 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
 def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     """Return whether `clip_gradients` can call the kernels of torch directly.
 
-    There must be a gradient. All gradients must be dense, outside of any autograd graph, and of one device and one
-    dtype. The device must be a CPU or a CUDA device.
+    The result is False for an empty list. It is also False unless all gradients are dense, outside of any autograd
+    graph, and of one device (a CPU or a CUDA device) and one dtype.
     """
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False
@@ -226,5 +226,5 @@ class Seams:
             setattr(self, seam, filling)
 
     def filled_by(self, seam: str) -> str:
-        """Return the id of the callback that filled a seam, or an empty string."""
+        """Return the id of the callback that filled a seam; an empty string if no callback filled the seam."""
         return self._filled.get(seam, "")

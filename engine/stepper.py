@@ -54,8 +54,8 @@ class Stepper:
         Args:
             run: the run to train. The stepper writes the values of each step to `run.step`.
             training_step: forward and backward of one batch.
-            count_items: a function that returns the number of label items of a step, or None if the loss does not use
-                this number.
+            count_items: a function that returns the item count of a step, or None if the loss does not use the item
+                count.
             max_grad_norm: the norm to clip gradients to. With 0, the stepper measures the norm and does not clip.
             filter_nonfinite: whether the logged average excludes NaN and infinite losses.
             agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
@@ -88,13 +88,16 @@ class Stepper:
         """Whether the gradients of the current step were scaled, and whether the loss scale was removed from them."""
 
     def _collect(self) -> None:
-        """List the parameters to clip and clear. The stepper calls this method only if the parameters may be new."""
+        """List the parameters whose gradients the stepper clips, and the parameters whose gradients it clears."""
         self.parameters = [*self.run.unwrapped_model.parameters(), *self._extra]
         self.clipped = [parameter for parameter in self.parameters if id(parameter) not in self._unclipped]
         self._outdated = False
 
     def following_parameters(self) -> AbstractContextManager[None]:
-        """Return a context in which the stepper also clips and clears parameters that handlers add to the model."""
+        """Return a context in which the stepper clips and clears the gradients of new parameters of the model too.
+
+        The context has no effect while a callback replaces the seam `clip`.
+        """
         return on_registration(self._note_registration)
 
     def _note_registration(self) -> None:

@@ -67,7 +67,8 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         model_init: a function that returns a new model, to pass in place of `model`. Each `train()` calls the function.
             A function with a parameter receives the trial of a hyperparameter search, or None outside of a search.
         compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. The function must divide the loss by
-            `num_items_in_batch`, the number of label items of the whole step. If this is None, return a mean.
+            `num_items_in_batch`, the number of labels of the whole step that are not -100. If
+            `num_items_in_batch` is None, the function must return a mean over the batch.
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls the function once, with all
             predictions. With `batch_eval_metrics`, an evaluation calls the function after each batch. A metric of the
             library `evaluate` also works: it receives the argmax of the logits, and the labels that are not -100.
@@ -79,8 +80,8 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. The criterion
             receives no `num_items_in_batch`. A `criterion` or `compute_loss_func` that is a module is trained too: its
             parameters are updated, clipped, saved and resumed. An optimizer in `optimizers` may also have parameters
-            that belong neither to the model nor to such a module. These are updated, saved and resumed, but not
-            clipped.
+            that belong neither to the model nor to such a module. These parameters are updated, saved and
+            resumed, but not clipped.
         tokenizer: the former name of `processing_class`.
 
     Raises:

@@ -60,7 +60,7 @@ Types = Mapping[str, tuple[str, ...]]
 def simple_types(cls: type[Any]) -> Types:
     """Return the parameters of a constructor with simple types: `int`, `float`, `bool`, `str`, None and their unions.
 
-    Only parameters that a class of this library declares are included, because programs may use looser annotations.
+    The result has only parameters that a class of trainbus declares.
     """
     init: Any = cls.__init__
     found = {}

@@ -1,4 +1,4 @@
-"""The event bus: calls handlers in order, and applies the `on_error` of a callback to its exceptions."""
+"""The event bus, which calls handlers in order and treats their exceptions as `on_error` of the callback says."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class EventBus:
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation or a setting
-                is wrong, if another callback has the id, or if the callback is attached already.
+                of the callback is wrong, if another callback has the requested id, or if the callback is attached.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)
@@ -223,7 +223,7 @@ class EventBus:
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback, then call its handler of `on_close`. In `on_close` and `on_end`: only unsubscribe."""
+        """Unsubscribe a callback. Unless `on_close` or `on_end` is announced now, call its handler of `on_close`."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -268,7 +268,7 @@ class EventBus:
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Replace each handler by the result of `watch(handler)`. Only debugging code uses this method."""
+        """Run `watch(handler)` in place of each handler, also of handlers that are attached later. For debugging."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None
@@ -315,8 +315,8 @@ class EventBus:
         The bus ignores the return value of a handler, with one exception: if a handler returns a control, as in
         transformers, the flags that are raised on this control count as requests.
 
-        If a handler fails, `on_error` decides what happens. By default, the bus adds a note that names the handler, and
-        raises the exception. At closing events, all other handlers run before the bus raises the exception or Ctrl-C.
+        If a handler fails, the attribute `on_error` of the callback decides. By default, the bus raises the error, with
+        the name of the handler as a note. At `on_exception`, `on_close` and `on_end`, all other handlers run first.
         """
         channel = self.signals[event]
         calls = channel.calls
@@ -332,13 +332,13 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
-        """Announce an event for `run.announce`. Before a custom event, check that `values` has its parameters."""
+        """Announce an event. If the event is custom, first check `values` with the function `check_announced`."""
         if event not in CATALOG:
             check_announced(self.signals[event].event, values, self.run)
         self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers in the given order. A handler is the author of its flag writes. Exceptions: see `announce`."""
+        """Call handlers in the given order. For handlers that fail, see `announce`."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)
@@ -365,7 +365,7 @@ class EventBus:
                 self.timeline.fold_steps()
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Apply the `on_error` of a handler to its exception. Return whether the run continues."""
+        """Treat the exception of a handler as `on_error` of its subscriber says. Return whether the run continues."""
         if self.isolation.forgives(subscription, error):
             return True
         if subscription.policy.action == "raise":

@@ -119,12 +119,12 @@ class Event(CheckedKeywords):
 
     @property
     def param_names(self) -> tuple[str, ...]:
-        """The names of `params`."""
+        """The names of the parameters in the field `params`."""
         return tuple(param.name for param in self.params)
 
     @property
     def all_params(self) -> dict[str, Param]:
-        """All parameters that the event passes: name -> parameter. The parameters of every event come first."""
+        """All parameters that the event passes: name -> parameter. The parameters in `COMMON` come first."""
         return {param.name: param for param in (*COMMON, *self.params)}
 
 
@@ -351,7 +351,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes at the save after that, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes at the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
@@ -381,4 +381,4 @@ LAST_IN_FIRST_OUT = frozenset({"on_close", "on_end"})
 """Events whose handlers run in reverse order."""
 
 ALL_HANDLERS_RUN = frozenset({"on_exception", "on_close", "on_end"})
-"""The closing events. All their handlers run, even if one of them fails."""
+"""Events with this rule: all handlers of the event run, even if a handler fails."""

@@ -50,7 +50,7 @@ class Subscription:
 
     @property
     def label(self) -> str:
-        """The name of the handler in messages: `<id>.<event>`."""
+        """The name of the handler in messages: id of the subscriber and event, such as `Log.on_step_end`."""
         return f"{self.owner_id}.{self.event.name}"
 
     def __call__(self, sender: Any, **extras: Any) -> Any:
@@ -103,7 +103,7 @@ class Channel(blinker.Signal):
         return super().connect(receiver, sender, weak=weak)
 
     def disconnect(self, receiver: Any, sender: Any = blinker.ANY) -> None:
-        """Disconnect a receiver."""
+        """Disconnect a receiver from a sender, by default from all senders."""
         self.ordered = self.calls = None
         super().disconnect(receiver, sender)
 

@@ -1,4 +1,4 @@
-"""Closing events: every handler runs, even if another handler fails or Ctrl-C arrives between two handlers."""
+"""Call all handlers of `on_exception`, `on_close` or `on_end`, even if a handler fails or Ctrl-C arrives."""
 
 from __future__ import annotations
 

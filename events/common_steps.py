@@ -20,7 +20,7 @@ def _named(trigger: Any, both: type) -> tuple[int, ...]:
 
     Args:
         trigger: the trigger. If it is a `Both`, the function returns the steps of the first side that lists steps.
-        both: the class `Both` of `trigger_kinds`. That module imports this one, so it passes the class.
+        both: the class `Both` of `trigger_kinds`. That module imports this module, so the class is a parameter.
     """
     if isinstance(trigger, both):
         sides: Any = trigger
@@ -32,7 +32,8 @@ def _named(trigger: Any, both: type) -> tuple[int, ...]:
 def _may_be_due(trigger: Any, step: int, both: type) -> bool:
     """Return whether a trigger may be due at the end of a step. `both` is the class `Both` of `trigger_kinds`.
 
-    For a trigger that depends on the run, such as `every("10min")`, the function returns True.
+    The function knows the steps of `at(3)` and `every(100)`. For other triggers, such as `every("10min")`, it returns
+    True.
     """
     if isinstance(trigger, both):
         sides: Any = trigger

@@ -61,9 +61,10 @@ def _conflict(one: Callback, other: Callback) -> str:
 
 
 def describe_capabilities(callbacks: Mapping[str, object]) -> str:
-    """Return a text with one line for each callback that has capabilities or is rank-local: the id and these facts.
+    """Return a text that lists the capabilities of the callbacks, with one line per callback.
 
-    The text is empty if no callback has a line.
+    A line also says whether the callback sets `local = True`. A callback without capabilities and without
+    `local = True` has no line. The text is empty if no callback has a line.
 
     Args:
         callbacks: id -> callback.

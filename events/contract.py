@@ -36,7 +36,7 @@ def fits_contract(specifier: str, version: str = CONTRACT) -> bool:
         version: the version to check. Default: `CONTRACT`.
 
     Raises:
-        ValueError: if the specifier has a wrong form.
+        ValueError: if a part of the specifier is not a condition.
     """
     return all(compare(_numbers(version), wanted) for compare, wanted in _conditions(specifier))
 
@@ -45,11 +45,11 @@ def check_requires(specifier: object, label: str) -> None:
     """Check that a callback supports the plugin contract of this release.
 
     Args:
-        specifier: the value of `requires` in the class of the callback.
+        specifier: the attribute `requires` of the callback: a text such as `>=1,<2`, as in `fits_contract`.
         label: the name of the class, for the error.
 
     Raises:
-        SubscriptionError: if the callback does not support the contract, or if the specifier has a wrong form.
+        SubscriptionError: if the callback does not support the contract, or if `specifier` is not such a text.
     """
     if not isinstance(specifier, str):
         raise SubscriptionError(f"{label}.requires is {specifier!r}. Write a text such as '>=1,<2'.")

@@ -44,11 +44,11 @@ class TrainerControl:
     """The flags that steer a run, as properties: `should_log`, `should_evaluate`, `should_save`, ...
 
     `control.should_save` is True if a callback requested a checkpoint and no callback vetoed it. The flag stays True
-    while the run writes the checkpoint, until `on_save`.
+    during `on_save_due`, until `on_save`.
 
     Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only the
-    caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto lasts until
-    the end of the step. Then the run drops the blocked requests.
+    caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. At the end of
+    the step, the run ends all vetoes and drops the blocked requests.
 
     At the end of a step, the run logs, evaluates and saves, in this order. If a handler requests a log during the
     evaluation, the run logs at the end of the next step or epoch.
@@ -102,7 +102,7 @@ class TrainerControl:
         self.request_for(RUN, flag, reason)
 
     def request_for(self, author: str, flag: Flag, reason: str) -> None:
-        """Raise a flag with `author` as the author, such as a callback that requested it in an earlier session."""
+        """Raise a flag. The ledger names `author` as the author: the id of a callback, or "run" for the run itself."""
         before, self.speaking.author = self.speaking.author, author
         self.request(flag, reason)
         self.speaking.author = before
@@ -221,8 +221,9 @@ class TrainerControl:
     def finish(self, flag: Flag | None = None) -> None:
         """End the work for `flag`, or for all flags if `flag` is None.
 
-        `should_<flag>` is then False again, if there is no new request. The bus calls this method before `on_log`,
-        `on_evaluate`, `on_save` and `on_epoch_begin`. transformers sets its flags to False before the same events.
+        After this call, `should_<flag>` is True only if there is a new request. Before `on_log`, `on_evaluate`,
+        `on_save` and `on_epoch_begin`, the bus ends the work for `log`, `evaluate`, `save` and `epoch_stop`.
+        transformers sets its flags to False before the same events.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 

@@ -14,7 +14,7 @@ def own_events(callback: object) -> tuple[Event, ...]:
     """Return the custom events that a `Callback` declares. For any other object, return an empty tuple.
 
     Raises:
-        SubscriptionError: if `events` is not a tuple or list of `Event` objects.
+        SubscriptionError: if the attribute `events` of the callback is not a tuple or list of `Event` objects.
     """
     declared: Any = callback.events if isinstance(callback, Callback) else ()
     if not isinstance(declared, (tuple, list)):

@@ -16,7 +16,7 @@ class ArgumentError(TrainbusError, ValueError):
 
 
 class UnknownArgument(ArgumentError, TypeError):
-    """A class or function takes no argument of this name. `except TypeError` catches the error, as for any function."""
+    """A class or function takes no argument of this name. `except TypeError` catches this error too."""
 
 
 class SubscriptionError(TrainbusError, TypeError):
@@ -25,7 +25,7 @@ class SubscriptionError(TrainbusError, TypeError):
 
 
 class UnknownCallback(SubscriptionError, KeyError):
-    """No callback with this id is attached. `except KeyError` catches the error, as for any dict."""
+    """No callback with this id is attached. `except KeyError` catches this error too."""
 
     __str__ = Exception.__str__  # a KeyError would show the message in quotes
 

@@ -1,4 +1,7 @@
-"""The filters `every=`, `once=`, `before=` and `after=`, which limit how often a subscribed function is called."""
+"""The filters `every=`, `once=`, `before=` and `after=` of a subscribed function: at which counts to call the function.
+
+In `before=` and `after=`, an integer is a filter. Ids of callbacks set the handler order instead.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +61,10 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return the value of `before=` or `after=` if it is a number; None if it is None or names callbacks."""
+    """Return `bound`, the value of `before=` or `after=`, if it is an integer; None for None or ids of callbacks."""
     return bound if isinstance(bound, int) else None
 
 
 def ids_in(bound: int | str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the ids of callbacks in `before=` or `after=`; an empty tuple if the value is an integer or None."""
+    """Return the ids of callbacks in `bound`, the value of `before=` or `after=`; () for an integer or None."""
     return () if bound is None or isinstance(bound, int) else names(bound)

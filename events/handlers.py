@@ -31,24 +31,24 @@ def compile_handler(
 
     A handler with `**kwargs` receives all parameters. A handler may also have parameters that the event does not pass.
     Each of these parameters needs a default. Its name must not be similar to a parameter of the event, and must not be
-    a parameter of another event.
+    a parameter of another event. The rule for names does not apply to a handler in the style of transformers:
+    `(self, args, state, control, ..., **kwargs)`.
 
     Args:
         handler: a bound method or a function.
         event: the event of the handler.
         label: the name of the handler in errors, such as `Metrics.on_log`.
-        lenient: True for callbacks of other libraries. The function then accepts every parameter with a default. For a
-            wrong annotation, it logs a warning instead of raising an error.
-        open_ended: whether a handler in the style of transformers, `(self, args, state, control, ...)`, may have
-            parameters without a default that the event does not pass.
+        lenient: True for callbacks of other libraries. The handler may then have any parameter with a default. A wrong
+            annotation then causes a warning instead of an error.
+        open_ended: whether a handler in the style of transformers may have parameters without a default that the event
+            does not pass.
 
     Returns:
         The function, and the names of the parameters that the handler names.
 
     Raises:
-        SubscriptionError: if the handler is async, a generator, or a method without `self`. Also if the handler has an
-            unknown parameter that the rules above do not allow, or if an annotation contradicts the type of the
-            parameter.
+        SubscriptionError: if the handler is async, a generator, or a method without `self`; if a parameter breaks the
+            rules above; or if an annotation contradicts the type of the event's parameter.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)
@@ -196,7 +196,9 @@ def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
-    """Return whether a handler with `**kwargs` takes args, state and control by position. Their names may differ.
+    """Return whether a handler with `**kwargs` takes args, state and control by position.
+
+    The handler may use other names for these three parameters, such as `a, s, c`, but no other names in `known`.
 
     Args:
         parameters: all parameters of the handler.

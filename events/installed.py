@@ -60,7 +60,7 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The name of the module in `value`, such as `package.module`."""
+        """The name of the module in the property `value`, such as `package.module`."""
         return self.value.partition(":")[0].strip()
 
     @property
@@ -70,10 +70,10 @@ class Plugin:
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Read the row of this plugin from the plugin manifest.
+        """Read the part of the plugin manifest about this plugin: a dict with keys such as `doc` and `options`.
 
-        Return None if the package has no manifest, or if the row is missing or invalid. Also return None if the row is
-        outdated: it names another object than the entry point.
+        Return None if the package has no plugin manifest, or if this part is missing or invalid. Also return None if
+        this part is outdated: its `value` differs from the property `value`.
         """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
@@ -82,8 +82,8 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if the import fails. The error names the plugin. For a callback, it also names the
-                environment variable that disables the plugin.
+            TrainbusError: if the import fails. The error names the plugin. If the plugin is not a command, the error
+                also names the environment variable that disables the plugin.
         """
         try:
             if self.entry.pattern.fullmatch(self.value) is None:
@@ -108,11 +108,13 @@ _ROW = {
     **{"value": str, "doc": str, "auto": bool, "stage": str, "handlers": dict, "events": dict, "options": dict},
     **{"requires": str, "conflicts": list},
 }
-"""Key of a row in a plugin manifest -> the type of its value."""
+"""Key of the part of a plugin manifest about one plugin -> the type of the value under the key."""
 
 
 def _is_row(row: Any) -> bool:
-    """Return whether a value has the form of a row of a plugin manifest. The file may have been edited by hand."""
+    """Return whether `row` is valid as the part of a plugin manifest about one plugin: a dict with values of the right
+    types. Someone may have edited the file by hand.
+    """
     return (
         isinstance(row, dict)
         and all(isinstance(row[name], kind) for name, kind in _ROW.items() if name in row)
@@ -129,7 +131,8 @@ def _options_of(row: Mapping[str, Any]) -> list[Any]:
 def installed(group: str = GROUP) -> dict[str, Plugin]:
     """Return the installed plugins of a group: name -> plugin, in alphabetical order. Nothing is imported.
 
-    If two packages offer the same name, the package that comes first in `sys.path` wins. `duplicates` returns both.
+    If two packages offer the same name, the package that comes first in `sys.path` wins. The function `duplicates`
+    returns the plugins of both packages.
     """
     found: dict[str, Plugin] = {}
     for entry in _entries(group):
@@ -175,7 +178,7 @@ def module_folder(module: str) -> Path | None:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the file of a module, without importing the module or its parent packages; None if there is none."""
+    """Return the file of a module, without importing the module or its parent packages; None if no file is found."""
     parent, _, name = module.rpartition(".")
     if not parent:
         origin = getattr(_top(name), "origin", None)

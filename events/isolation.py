@@ -1,6 +1,6 @@
 """Isolation: a run can continue although a callback fails or is slow. A summary lists each of these callbacks.
 
-A callback with `on_error="raise"` and without a budget is called directly, so isolation costs no time for its events.
+A callback with `on_error="raise"` and `budget=None` is called directly. Isolation costs such a callback no time.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class Verdict:
 
 
 class Isolation:
-    """The failures and the times of all callbacks of a bus."""
+    """The failures of all callbacks of a bus, and the seconds that callbacks with a budget take."""
 
     def __init__(self, control: TrainerControl, detach: Callable[[str], None]) -> None:
-        """Create the isolation of a bus, without failures.
+        """Create the isolation of a bus. The isolation starts with no failures.
 
         Args:
             control: the flags. If a call of a handler fails, the isolation undoes the flag writes of this call.
@@ -137,9 +137,10 @@ class Isolation:
         return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
 
     def summary(self) -> str:
-        """Return the text for the end of a run about callbacks that failed or exceeded their budgets.
+        """Return the text for the end of a run about all callbacks with `CallbackFailures.is_reported`.
 
-        The text has the traceback of the first failure of each such callback. The text is empty if there is none.
+        If a callback failed, the text has the traceback of its first failure. If there are no such callbacks, the text
+        is empty.
         """
         lines = []
         for record in self.failures.values():
@@ -206,9 +207,9 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback, or propose this to the other ranks.
+        """Unsubscribe a callback on this rank.
 
-        If all ranks decide about the callback together, the method only stores a proposal in `pending`.
+        If `owner_id` is in the attribute `shared`, the method only adds a proposal to the attribute `pending`.
         """
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
@@ -235,10 +236,10 @@ class Isolation:
     # Time.
 
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
-        """Return a function that calls a handler, and adds the time of the call to the meter of its callback.
+        """Return a function that calls a handler, and adds the time of the call to the `Meter` of the callback.
 
-        The budget does not limit some events, such as `on_setup`. For these events, the method returns the handler
-        unchanged.
+        If the callback is thinned, the function skips some calls. For work events and the events in `_ONCE`, such as
+        `on_setup`, the method returns `call` itself. The budget does not limit these events.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
@@ -268,7 +269,7 @@ class Meter:
     """Adds up the time of one callback, and compares it with the budget."""
 
     def __init__(self, isolation: Isolation, owner_id: str, budget: Budget) -> None:
-        """Create the meter of one callback, with a sum of 0 seconds."""
+        """Create the meter of one callback. The measured time starts at 0 seconds."""
         self._isolation, self._owner_id, self._budget = isolation, owner_id, budget
         self.every = 1
         """The interval in steps at which the callback is called."""
@@ -283,10 +284,10 @@ class Meter:
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the seconds of a handler call to the sum. The first call does not count.
+        """Add the seconds of a handler call to the sum. The first call of a training does not count.
 
-        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum. If the budget is
-        exceeded twice in a row, the method applies `over_budget`.
+        After every `WINDOW` steps, the method compares the sum with the budget, and starts a new sum. If two
+        consecutive sums exceed the budget, the method does the action `over_budget` of the callback.
         """
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call does not count: it may import and compile
@@ -323,7 +324,7 @@ class Meter:
 def is_thinned(event: Event) -> bool:
     """Return whether `over_budget="thin"` lets a slow callback miss some announcements of an event.
 
-    True for events whose clock counts steps, for `on_prediction_step` and for `on_log`.
+    True if `event.clock` is STEP or STEPS_DONE. Also True for `on_prediction_step` and `on_log`.
     """
     return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
 

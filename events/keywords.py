@@ -1,4 +1,4 @@
-"""Arguments of constructors and functions: an error for each unknown keyword, with the nearest name."""
+"""Errors for unknown keywords in calls: each error suggests the most similar known keyword."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refuse_unknown(
 def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
     """Return the keywords that a call of a function may have.
 
-    Return None if the function takes any keyword, or if its parameters are unknown. For a wrapper, the parameters of
+    Return None if the function has `**kwargs`, or if its parameters are unknown. For a wrapper, the parameters of
     the wrapper count, because a wrapper with `**kwargs` may remove keywords before it calls the wrapped function.
 
     Args:
@@ -59,7 +59,9 @@ def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
 
 
 def checked_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public function or method. A call with an unknown keyword raises an error with the nearest name.
+    """Decorate a public function or method, so that a call with an unknown keyword raises an error.
+
+    The error suggests the most similar known keyword.
 
     The function must not have a parameter like `**kwargs`.
     """
@@ -94,10 +96,11 @@ class _SignatureOfInit:
 class CheckedKeywords:
     """Base of classes whose constructor checks its arguments.
 
-    An unknown keyword is an error with the nearest name. A value of a wrong simple type, such as a text for a number,
-    is an error with the remedy. The check is in `__new__`, because `@dataclass` adds `__init__` only after
-    `__init_subclass__` ran. So the check works for every subclass, without a metaclass. The check skips a class whose
-    `__init__` has `**kwargs`.
+    For an unknown keyword, the error suggests the most similar known keyword. For a value of a wrong simple type, such
+    as a text for a number, the error says how to fix the value.
+
+    The check is in `__new__`, because `__init_subclass__` runs before `@dataclass` adds `__init__`. There is no check
+    if `__init__` has `**kwargs`, or if another base class defines `__new__`, as `dict` does.
     """
 
     checks_types = True

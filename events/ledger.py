@@ -86,10 +86,10 @@ class Ledger:
         """Return the stored entries of one flag, oldest first.
 
         Args:
-            flag: a flag, such as `save`, or `callback` for failures.
+            flag: a flag, such as `save` or `should_save`. `callback` returns the failures of callbacks.
 
         Raises:
-            ArgumentError: for another name. The error shows the nearest known name.
+            ArgumentError: if no flag has this name. The error shows the nearest known name.
         """
         name = flag if flag in self._entries or flag == "callback" else flag_named(flag)
         return [entry for _, entry in self._entries.get(name, ())]
@@ -99,9 +99,9 @@ class Ledger:
         return [asdict(entry) for entry in self]
 
     def load_list(self, entries: list[Mapping[str, Any]]) -> None:
-        """Replace all entries by `entries` from `to_list`.
+        """Replace all entries by `entries`, a list that `to_list` returned.
 
-        The method ignores unknown keys, which a later version may have written.
+        The method ignores unknown keys of an entry, which a later version may have written.
         """
         known = {field.name for field in fields(Entry)}
         self._entries.clear()

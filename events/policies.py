@@ -41,7 +41,7 @@ class Policy:
 
     @property
     def text(self) -> str:
-        """The value of `on_error` as a short text. Options with their default are left out."""
+        """The value of `on_error` as a short text, such as `retry(3)` for `retry(3, then='raise')`."""
         if not self.retries:
             return self.action if self.after == 1 else quarantine(self.after)
         return f"retry({self.retries})" if self.action == "raise" else retry(self.retries, self.action)

@@ -123,9 +123,9 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the dataclass field `name` if it excludes texts, such as `int`; else an empty text.
+    """Return the annotation of the field `name`, such as `int`, if it excludes texts. Otherwise, return an empty text.
 
-    The setting `name` must be a text. So a class with such a field uses the name for something else.
+    The setting `name` of a callback is a text, so a field that excludes texts is not this setting.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

@@ -1,5 +1,7 @@
-"""Stages: each handler runs in a named stage. In a stage, `before=` and `after=` decide the order, then the order of
-attachment."""
+"""Stages: each handler runs in a named stage.
+
+The handlers of a stage run in the order of attachment, unless `before=` or `after=` sets another order.
+"""
 
 from __future__ import annotations
 

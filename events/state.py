@@ -68,10 +68,10 @@ class TrainerState:
     field, so a resumed run and an uninterrupted run can have equal states."""
 
     def __post_init__(self) -> None:
-        """Convert values that the `TrainerState` of transformers also accepts.
+        """Convert the values None and list, which the `TrainerState` of transformers accepts too.
 
-        None becomes an empty `log_history` or `stateful_callbacks`. A list of callbacks in `stateful_callbacks` becomes
-        the dict of their states.
+        For `log_history`, None becomes an empty list. For `stateful_callbacks`, None becomes an empty dict, and a list
+        of callbacks becomes the result of `exported_states`.
         """
         logs: Any = self.log_history
         states: Any = self.stateful_callbacks

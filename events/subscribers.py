@@ -57,17 +57,19 @@ class Subscriber:
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """Read the handlers, the stage and the id of a callback.
 
-    Handlers are the `on_*` methods that the class of the callback overrides. If the name of such a method is not an
-    event, the function raises an error. For a callback of transformers, it only logs a warning.
+    Handlers are the `on_*` methods that the callback does not inherit from its base class, such as `Callback`. If the
+    name of such a method is not an event, the function raises an error. For a callback of transformers, the function
+    only logs a warning.
 
     Args:
         callback: the callback.
         known: the names of all events.
 
     Raises:
-        SubscriptionError: if the object is a class or a text, has a wrong setting, has a method `on_*` that is not an
-            event, or requires another version of the plugin contract. Also if the object has no handler, and derives
-            neither from `Callback` nor from a class named `TrainerCallback`.
+        SubscriptionError: if `callback` is a class or a text, or has a method `on_*` that is not an event. Also if a
+            setting, such as `id` or `on_error`, has a wrong value. Also if its attribute `requires` excludes this
+            release. Also if `callback` has no handler, and derives neither from `Callback` nor from a class named
+            `TrainerCallback`.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
@@ -141,8 +143,10 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a shallow copy of a list, dict or set, because the callback may change the original. Return any other
-    value itself."""
+    """Return a shallow copy of an attribute of a callback if the attribute is a list, dict or set.
+
+    Return any other value itself. The copy stays unchanged if the callback changes the attribute later.
+    """
     return value.copy() if type(value) in (list, dict, set) else value
 
 

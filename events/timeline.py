@@ -181,8 +181,8 @@ class Timeline:
     def look(self) -> None:
         """Measure each part of the current step, such as forward and backward, and not only its whole time.
 
-        Call this method in a step with rare work, such as a save. Of all other steps, the timeline measures the parts
-        in one of `SAMPLE` steps only.
+        Call this method in a step with rare work, such as a save. Without this call, the timeline measures the parts
+        of only one step in `SAMPLE` (7) steps.
         """
         self._looks.append(len(self.marks))
 
@@ -202,7 +202,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark when an activity in `SCOPES`, such as a save, begins or ends. Ignore all other activities."""
+        """Make a mark when an activity of the table `SCOPES`, such as a save, begins or ends. Ignore the others."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -217,7 +217,7 @@ class Timeline:
             self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
 
     def fold(self) -> None:
-        """Add the times of all marks to the sums, and delete the marks."""
+        """Add up the times of all marks, and delete the marks."""
         self._fold(len(self.marks))
 
     def fold_steps(self) -> None:
@@ -317,7 +317,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Count further time of running handlers in `_row`, and no longer in the complete sums `ended`."""
+        """Make handlers that still run add their time to `_row`, and not to `ended`, the sums of the last step."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:

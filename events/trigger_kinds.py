@@ -1,4 +1,4 @@
-"""The kinds of triggers. `every`, `at`, `at_end`, `log_spaced` and `never` in `triggers.py` make them."""
+"""The classes of triggers. The functions in `triggers.py`, such as `every` and `at`, build the triggers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Trigger:
         """Return whether the trigger is due `now`, and was not already due in the same step.
 
         After the last step of an epoch there are two moments of the same step: the end of the step, and the end of the
-        epoch.
+        epoch. `before` has the meaning that it has in `due`.
         """
         return (before is None or before.step != now.step) and self.due(now, before)
 
@@ -58,8 +58,8 @@ class Trigger:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
         The trigger is not due at the end of a step between `step` and the returned step. At the end of the returned
-        step, it may be due or not. If the run stops early, a trigger with `unforeseen=True` may be due before the
-        returned step. At the end of an epoch, every trigger is evaluated.
+        step, it may be due or not. If the run stops early and the property `unforeseen` is True, the trigger may be
+        due before the returned step. At the end of an epoch, every trigger is evaluated.
         """
         return step + 1
 
@@ -73,9 +73,9 @@ class Trigger:
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the time that the last work of the callback took, such as the last save.
+        """Whether the trigger reads the duration of the last work that was due, such as the last save.
 
-        Only a `Cadence` measures this time.
+        Only a `Cadence` callback measures this duration.
         """
         return False
 
@@ -165,7 +165,7 @@ class EveryEpochs(Trigger):
 class EverySeconds(Trigger):
     """Due at the end of a step, if `seconds` seconds of training have passed since the trigger was last due.
 
-    The trigger is not due in the first `after` seconds of training.
+    The trigger is first due after `max(seconds, after)` seconds of training.
     """
 
     seconds: float

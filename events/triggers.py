@@ -79,9 +79,9 @@ def every(
     """Return a trigger that is due at regular intervals.
 
     Args:
-        interval: `50` means every 50 steps, `0.1` every tenth of the run, and `"10min"` every ten minutes of training.
-            The units of time are `s`, `min` and `h`. With `"auto"`, the interval depends on the measured cost of the
-            work and on `overhead`.
+        interval: `50` means every 50 steps, `0.1` every tenth of the run's steps, and `"10min"` every ten minutes of
+            training. A number of epochs must be whole. The units of time are `s`, `min` and `h`. With `"auto"`, the
+            interval depends on the measured cost of the work and on `overhead`.
         unit: the unit of `interval` if `interval` is a number: `"step"`, `"epoch"`, or a unit of time. Default: steps.
         after: the first step, epoch or second of the run at which the trigger may be due. `after` has the unit of the
             interval. If the interval is a time or `"auto"`, `after` is in seconds. The default is 60 for `"auto"`, and
@@ -96,7 +96,8 @@ def every(
 
     Raises:
         ArgumentError: if the interval is not positive, if the unit is unknown, if `after` is negative, if `times` is
-            used with another unit than steps, or if `overhead` is used with another interval than `"auto"`.
+            used with another unit than steps, if `overhead` is used with another interval than `"auto"`, or if
+            `"auto"` is used without `overhead`.
     """
     if isinstance(interval, str) and interval.strip().lower() == "auto":
         return _priced(unit, after, times, overhead)
@@ -177,8 +178,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run early. If a signal or a time limit stops the
-            run, the trigger is not due, because a later session can resume the run.
+        early: whether the trigger is also due when a callback ends the run before its last planned step. A stop by a
+            signal or a time limit is no such end, because a later session can resume the run.
     """
     return AtEnd(early)
 
@@ -189,7 +190,7 @@ def never() -> Trigger:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy or torch as a number of Python; any other value unchanged."""
+    """Convert a NumPy number, or a tensor with one number, to int or float. Return any other value unchanged."""
     dtype = getattr(value, "dtype", None)
     if isinstance(value, float) or dtype is None or "bool" in str(dtype) or not is_number(value):
         return value

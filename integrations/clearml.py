@@ -1,4 +1,4 @@
-"""The ClearML tracker: records each training as one task, online or offline."""
+"""The ClearML tracker: records trainings as ClearML tasks, online or offline."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
     """Make hard links to files of a checkpoint in a folder for a push, and return this folder.
 
-    If the checkpoint is rotated during the push, the links stay. Without hard links, copy the files instead.
+    If the checkpoint is rotated during the push, the links stay. If a hard link is not possible, copy the file.
 
     Args:
         paths: the files.
         root: the folder of the files. The files keep their paths relative to this folder.
-        target: the folder for the push. If it exists, because a run was killed, its content is deleted.
+        target: the folder for the push. The function first deletes its content, such as files of a killed run.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -103,7 +103,7 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
 
 
 def check_name(name: str, remedy: str) -> None:
-    """Raise an `ArgumentError` if the hub does not allow a name. `remedy`: the end of the message, how to fix it."""
+    """Raise an `ArgumentError` if `name` cannot be the name of a repository. The message ends with `remedy`."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -140,10 +140,10 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. If `token` or `revision` is None, the callback decides.
+        """Push the output folder without its checkpoints. If `token` or `revision` is None, `PushToHub` sets it.
 
         Returns:
-            The commit. If `blocking` is False: a future of the commit.
+            The commit if `blocking` is True; a future of the commit if `blocking` is False.
         """
         if self.name is None:
             self.create_repository(run, token, None)
@@ -165,7 +165,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push, so that the end of the run waits for the push. Log a warning if the push fails."""
+        """Register a push for `wait`. If the push fails, log a warning with `message`, the commit message."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -178,7 +178,7 @@ class Repository:
         self._pushes.append(self._api.run_as_future(warn_if_failed))
 
     def wait(self) -> None:
-        """Wait for all registered pushes."""
+        """Wait for all pushes that `watch` registered."""
         if self.busy:
             logger.info("Waiting for the pushes to %s.", self.name)
         wait(self._pushes)
@@ -233,7 +233,7 @@ class Repository:
 
 @dataclass
 class PushToHub(Callback):
-    """Pushes the model to the Hugging Face hub at each save and when training ends.
+    """Pushes the model to the Hugging Face hub, by default at each save and when training ends.
 
     Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth login`
     or set `hub_token`. Training continues while a push runs, and the end of the run waits for all pushes. A push that
@@ -348,7 +348,7 @@ class PushToHub(Callback):
             self._bars_disabled = False
 
     def _repository_exists(self, run: Run) -> bool:
-        """Create the repository, if no earlier call did. Return False if this fails. The next call then tries again."""
+        """Create the repository, if no earlier call created it. Return False if the creation fails, else True."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()

@@ -35,7 +35,7 @@ class MLflowSession(TrackerSession):
             self.last_step = max((metric.step for metric in history), default=-1)
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the training arguments to a new run."""
+        """Write settings (name -> value) as parameters of a new MLflow run."""
         # MLflow does not allow changes of a setting, and a resumed run may have other settings.
         params = [Param(name, str(value)[:LONGEST]) for name, value in settings.items()]
         for first in range(0, len(params), AT_ONCE):
@@ -128,10 +128,10 @@ class MLflow(RowTracker):
 
 
 def _name(column: str) -> str:
-    """Return the name of a metric in MLflow: `loss` for `train/loss`, and `eval_loss` for `eval/loss`.
+    """Return the MLflow name of a column: `loss` for `train/loss`, and `eval_loss` for `eval/loss`.
 
-    Metrics of transformers have the same names. Characters that MLflow does not allow become `_`. Slashes divide the
-    name into parts. Empty parts, `.` and `..` are left out.
+    transformers uses the same names. Each character that MLflow does not allow becomes `_`. The function removes empty
+    parts between slashes, and the parts `.` and `..`: `a//../b` becomes `a/b`.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column

@@ -1,4 +1,4 @@
-"""The Neptune tracker: records each training as one Neptune run, online or offline."""
+"""The Neptune tracker: records trainings as Neptune runs, online or offline."""
 
 from __future__ import annotations
 

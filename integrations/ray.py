@@ -32,7 +32,7 @@ class RaySearch:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Run the trials, and return the trial with the best reported objective.
+        """Run the trials, and return the trial that reported the best result of `search.compute_objective`.
 
         Raises:
             TrainbusError: if no trial completed.

@@ -42,11 +42,11 @@ class RemoteStore(Callback):
       checkpoint without a manifest is incomplete, and the callback never uses it. If the store already has a checkpoint
       of the same step, this earlier copy stays until the new copy is complete.
     - Fetching: when you construct the trainer, the callback fetches and verifies the newest checkpoint of the store, if
-      this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged, the callback
-      logs a warning and tries the next older checkpoint.
+      this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged and
+      `on_store_error` is `warn`, the callback logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes only the remote checkpoints that the policy does not keep. A remote checkpoint that the output
-      folder lacks, as on a new machine, stays until the policy no longer keeps it.
+      local. It deletes a remote checkpoint if the policy does not keep this checkpoint and the output folder lacks it.
+      It deletes no local checkpoint.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:
@@ -79,7 +79,7 @@ class RemoteStore(Callback):
             raise ArgumentError(f"RemoteStore(on_store_error={self.on_store_error!r}): set 'warn' or 'raise'.")
 
     def _open(self) -> tuple[Any, PurePosixPath]:
-        """Return the fsspec file system of `url`, and the path of the folder in this file system."""
+        """Return the fsspec file system of the field `url`, and the path of the remote folder in this file system."""
         try:
             system, path = fsspec.core.url_to_fs(self.url, **self.options)
         except (ValueError, ImportError) as error:
@@ -106,7 +106,7 @@ class RemoteStore(Callback):
             self._guarded(lambda: self._writer.submit(lambda: self._copy(run, path, best)), "written")
 
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
-        """Copy a checkpoint, and delete the remote checkpoints that the retention policy does not keep.
+        """Copy a checkpoint. Delete remote checkpoints that the retention policy does not keep and `output_dir` lacks.
 
         Args:
             run: the run.
@@ -155,12 +155,12 @@ class RemoteStore(Callback):
 
 @dataclass(frozen=True)
 class RemoteCheckpoint:
-    """The values of a complete checkpoint in a store, from its manifest."""
+    """A complete checkpoint in a remote store: its folder name and step, and values from its manifest."""
 
     name: str
     """The name of its folder in the store."""
     step: int
-    """The number of completed steps."""
+    """The number of completed steps at the save."""
     time: float
     """When the checkpoint was written, in seconds since 1970."""
     run_id: str
@@ -174,9 +174,14 @@ class RemoteCheckpoint:
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
     """Copy a checkpoint folder into a folder of a store.
 
-    The store may already have a complete checkpoint with this name. The function then first writes a complete new copy
-    under another name, and only then replaces the earlier copy. So the store has a complete copy at every moment. If
-    the store can copy its own files, the files are sent only once.
+    If the store already has a complete checkpoint with this name, the function first uploads a new copy under another
+    name. Then it replaces the earlier copy. In this case, the store has a complete copy at every moment. If the store
+    cannot copy files between its folders, the replacement uploads the files a second time.
+
+    Args:
+        system: the file system of the store.
+        folder: the folder of the store.
+        checkpoint: the local checkpoint folder.
     """
     target, beside = folder / checkpoint.name, folder / f"{BESIDE}{checkpoint.name}"
     local = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
@@ -246,16 +251,18 @@ def complete_checkpoints(
 ) -> dict[str, RemoteCheckpoint]:
     """Find the complete checkpoints in a folder of a store.
 
-    The result includes complete copies that a killed process left under a temporary name; see `checkpoint_name`.
+    The result includes complete copies that a killed process left under a temporary name. For example,
+    `.upload-checkpoint-4` is a copy of `checkpoint-4`.
 
     Args:
         system: the file system of the store.
         folder: the folder.
-        without: names of checkpoints to leave out. The function does not read these checkpoints.
-        known: checkpoints from an earlier call. The function does not read them again.
+        without: names of checkpoints to leave out, with their copies. The function does not read these checkpoints.
+        known: the result of an earlier call. If the folder still has these checkpoints, the new result includes them.
+            The function does not read these checkpoints again.
 
     Returns:
-        The checkpoints, by name of their folder.
+        Name of the checkpoint's folder in the store, such as `.upload-checkpoint-4` -> checkpoint.
     """
     found: dict[str, RemoteCheckpoint] = {}
     known = {} if known is None else known
@@ -286,7 +293,9 @@ def checkpoint_name(folder: str) -> str:
 
 
 def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool = True) -> None:
-    """Copy the newest complete checkpoint of a store into an output folder, if the folder has no newer checkpoint.
+    """Copy the newest complete checkpoint of a store into an output folder that has only older checkpoints.
+
+    The function compares the times at which the checkpoints were saved.
 
     Args:
         system: the file system of the store.
@@ -296,7 +305,7 @@ def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool 
             checkpoint, and tries the next older checkpoint.
 
     Raises:
-        CheckpointError: if the copy does not agree with its manifest, and `strict` is True.
+        CheckpointError: if `strict` is True and the copied checkpoint is damaged.
     """
     remote = complete_checkpoints(system, folder)
     newest_here = max((saved.time for saved in list_checkpoints(output)), default=0.0)

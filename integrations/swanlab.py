@@ -1,4 +1,4 @@
-"""The SwanLab tracker: records each training as one SwanLab run, in the cloud or on this machine."""
+"""The SwanLab tracker: records trainings as SwanLab runs, in the cloud or on this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class SwanLabSession(ServiceSession):
 
 @dataclass
 class SwanLab(ServiceTracker):
-    """Reports to one SwanLab run. A resumed training reports to the same run, if the service still has this run.
+    """Reports to one SwanLab run. A resumed training reports to the same run.
+
+    If the service no longer has the run, the resumed training creates a new run.
 
     Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. In offline mode, each session
     writes a folder, and SwanLab prints the `swanlab sync` command that uploads the folder. If your program already

@@ -27,7 +27,7 @@ RECIPES: tuple[str, ...] = get_args(Recipe)
 """The names of torchao's recipes."""
 
 USUAL = ("lm_head", "head", "classifier", "score", "lora_*")
-"""Names of output layers and of adapters. By default, these layers stay in the usual precision."""
+"""Names of output layers and of adapters. By default, these layers are not converted to float8."""
 
 MULTIPLE = 16
 """Both sizes of a converted layer must be multiples of this number, because the kernels of the GPU require this."""
@@ -50,12 +50,12 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
-    """Return why a linear layer stays in the usual precision; an empty text if the layer can be converted.
+    """Return why a linear layer is not converted to float8; an empty text if the layer can be converted.
 
     Args:
         name: the name of the layer in the model.
         layer: the layer.
-        skip: the patterns of the layers that stay in the usual precision.
+        skip: the patterns of the layers that are not converted.
     """
     found = next((pattern for pattern in skip if matches(name, pattern)), "")
     if found:
@@ -76,11 +76,11 @@ def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
 def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn.Linear], dict[str, str]]:
     """Divide the linear layers of a model into layers that compute in float8 and layers that do not.
 
-    The output layer of a transformers model, `get_output_embeddings()`, always stays in the usual precision.
+    The output layer of a transformers model, `get_output_embeddings()`, is never converted to float8.
 
     Args:
         model: the model.
-        skip: the patterns of the layers that stay in the usual precision.
+        skip: the patterns of the layers that are not converted.
 
     Returns:
         Two dicts: name -> layer for the layers to convert, and name -> reason for all other linear layers.
@@ -114,13 +114,14 @@ def hardware_problem(device: str, capability: tuple[int, int] | None) -> str:
 class Float8(Callback):
     """Computes the linear layers of the model in float8 during the training, with torchao.
 
-    In forward and backward, each layer scales its inputs, weights and gradients, and rounds them to 8-bit floating
-    point. GPUs of compute capability 8.9 or later, such as the H100, multiply such matrices about twice as fast as
-    matrices of bfloat16. Also add `Compile()`, so that the scaling and the rounding become part of other kernels.
-    Weights, gradients, optimizer state and stored activations keep their precision.
+    In forward and backward, each layer makes scaled copies of its inputs, weights and gradients, and rounds these
+    copies to 8-bit floating point. GPUs of compute capability 8.9 or later, such as the H100, multiply such matrices
+    about twice as fast as matrices of bfloat16. Also add `Compile()`, so that the scaling and the rounding become part
+    of other kernels. The weights, gradients, optimizer state and stored activations themselves keep their dtype.
 
-    The callback changes no module, name or weight. With and without the callback, checkpoints, copies and pickles of
-    the model are the same, so a run may resume with or without the callback. Evaluations during the training compute in
+    The callback replaces no module and changes no name or dtype of a weight. With and without the callback,
+    checkpoints, copies and pickles of the model have the same names and dtypes. So a checkpoint from a run with the
+    callback resumes without the callback, and the other way round. Evaluations during the training compute in
     float8. After the training, and in evaluations outside of the training, the layers compute in the usual precision.
 
     Raises:
@@ -242,7 +243,12 @@ def _output_layer(model: Any) -> Any:
 
 
 def _listed(kept: dict[str, str], most: int = 8) -> str:
-    """Return a text with the first `most` layers in `kept` and their reasons, and the number of remaining layers."""
+    """Return a text with the first `most` items of `kept`, and the number of the remaining items.
+
+    Args:
+        kept: name of a layer -> why the layer is not converted. If `kept` is empty, the text is empty.
+        most: the largest number of items in the text.
+    """
     texts = [f"{name or 'the model'} ({why})" for name, why in kept.items()]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])

@@ -65,11 +65,11 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger. It has effect from the next end of a step or epoch.
+        """Set another trigger. The new trigger has effect from the next end of a step or epoch.
 
         Raises:
-            ArgumentError: if the value is not a trigger. Also if the new trigger contains `every("auto")`, and the
-                current trigger does not, because the callback then does not measure the cost of its work.
+            ArgumentError: if `trigger` is not a trigger. Also if `trigger` contains `every("auto")`, and the current
+                trigger does not. A callback without `every("auto")` does not measure the cost of its work.
         """
         if not isinstance(trigger, Trigger):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
@@ -121,7 +121,7 @@ class Cadence(Callback):
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Attach two handlers that measure how long all handlers of `on_<flag>_due` take, and store it in `_cost`."""
+        """Attach two handlers that store the seconds of the work event, such as `on_save_due`, in `self._cost`."""
         began = 0.0
 
         def begin() -> None:

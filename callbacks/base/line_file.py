@@ -9,7 +9,7 @@ from pathlib import Path
 class LineFile:
     """A text file to which `append` adds whole lines.
 
-    Each call of `append` is a single write, so a reader never sees half a line.
+    Each call of `append` is a single write, so other programs never read half a line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,7 @@ class LineFile:
             raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
 
     def reopen(self) -> None:
-        """Open `path` again. Call this method after a new file replaced the file at `path`."""
+        """Open the file at `self.path` again. Call this method after a new file replaced the old file at this path."""
         os.close(self._file)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 

@@ -20,7 +20,7 @@ def full_name(metric: str) -> str:
 
 
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
-    """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
+    """Return the value of a metric in an evaluation; None if another evaluation of the run may measure the metric.
 
     The function also returns None if callbacks must ignore the evaluation (`run.evaluation_decides` is False), for
     example if it evaluated other data under the same metric names.
@@ -32,8 +32,8 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         reader: the name of the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if this evaluation must measure the metric but does not, or if the value of the metric is not a
-            number. The error lists the measured metrics.
+        ArgumentError: if the metric is missing and no other evaluation may measure it, or if the value is not a
+            number.
     """
     if not run.evaluation_decides:
         return None
@@ -55,7 +55,7 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
 
 
 def _is_of_variant(metric: str, run: Run) -> bool:
-    """Return whether the name of a metric belongs to an additional `Evaluate`: `eval_<name of the Evaluate>_...`."""
+    """Return whether a metric name starts with `eval_<variant>_`, with the `variant` of an attached callback."""
     variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
     return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
 
@@ -63,9 +63,8 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
-    The function checks nothing if the run is resumed, if the run plans no evaluations, or if an additional `Evaluate`
-    or a handler outside of trainbus may measure the metric. It also checks nothing if evaluating one batch would take
-    long or change the run.
+    The function checks nothing if the run is resumed, if the run plans no evaluations, or if `may_be_added` returns
+    True for the metric. It also checks nothing if evaluating one batch would take long or change the run.
 
     Args:
         metric: the full name of the metric.
@@ -99,7 +98,7 @@ def _remedy(measured: Collection[str]) -> str:
 
 
 def may_be_added(metric: str, run: Run) -> bool:
-    """Return whether an additional `Evaluate`, or a handler outside of trainbus, may measure a metric.
+    """Return whether a callback with a `variant`, or a handler outside of trainbus, may measure a metric.
 
     If True, a check before the first step cannot know whether the metric will be missing.
     """

@@ -25,7 +25,7 @@ class MissingLogits(torch.Tensor):
 
     @staticmethod
     def of(hidden: torch.Tensor, classes: int, model: str) -> MissingLogits:
-        """Return a placeholder for the logits of an output layer. It has their shape, but no values.
+        """Return a placeholder that has the shape of the logits of an output layer, but no values.
 
         Args:
             hidden: the input of the output layer, of shape (..., width).

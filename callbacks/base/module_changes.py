@@ -12,10 +12,10 @@ _ABSENT: Any = object()
 
 
 def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute of a module, and return a function that restores it.
+    """Set an attribute of a module, and return a function that undoes this change.
 
-    Copies and pickles of the module do not contain the new value. If an attribute is replaced several times, the
-    returned functions may be called in any order.
+    Copies and pickles of the module contain the former value. An attribute may be replaced several times, and the
+    returned functions may be called in any order. After the last call, the attribute has its first value again.
 
     Args:
         module: the module.
@@ -28,7 +28,10 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
 
 
 def has_own(module: nn.Module, name: str) -> bool:
-    """Return whether the `__dict__` of a module has an attribute. Values from `replace_attribute` do not count."""
+    """Return whether the `__dict__` of a module has an attribute.
+
+    If the function `replace_attribute` replaced the attribute, the result is for the `__dict__` before the replacement.
+    """
     changes = vars(module).get("__getstate__")
     former = changes.former if isinstance(changes, _Changes) else {}
     return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT
@@ -109,7 +112,7 @@ class _Changes:
         self.hooks: list[int] = []
 
     def __call__(self) -> dict[str, Any]:
-        """Return the state of the module without the changes. `copy` and `pickle` call this method."""
+        """Return the state of the module without the changes that this object stores."""
         state = dict(self.state())
         for name, value in [*self.former.items(), ("__getstate__", _ABSENT)]:
             if value is _ABSENT:
@@ -149,7 +152,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """If all changes are undone, remove this object from the module, so that copies are made as usual again."""
+        """If all changes are undone, delete the attribute `__getstate__` of the module if it is this object."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

@@ -28,11 +28,11 @@ SHOWN_VALUES = 16
 
 @dataclass(frozen=True)
 class Predictions(CheckedKeywords):
-    """Settings for the tables and charts of each evaluation in a tracker.
+    """Settings for the tables and charts that a tracker shows for each evaluation.
 
-    A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
-    `Wandb(tables=Predictions(rows=64))`. Evaluations then compute logits, also without `compute_metrics`. Only the
-    logits of one batch are in memory at a time.
+    The tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
+    `Wandb(tables=Predictions(rows=64))`. With this setting, evaluations compute logits, also without `compute_metrics`.
+    Without `compute_metrics`, an evaluation keeps the logits of one batch at a time.
     """
 
     rows: int = 64
@@ -67,11 +67,14 @@ class Collected:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The rows of the table. An image is a tensor of shape (channels, height, width)."""
     counts: ClassCounts | None = None
-    """The counts of a classification."""
+    """The counts for the confusion matrix and the curves. None before the first batch, for tasks other than
+    classification, and for more than `wanted.max_classes` classes."""
     _samples: int = 0
 
     def add(self, run: Run, batch: Any, prediction: EvalPrediction) -> None:
-        """Add the samples of a batch to the rows of the table, and to the counts of a classification.
+        """Add the samples of a batch to the attributes `rows` and `counts`.
+
+        `rows` gets the samples of this rank, up to the number `wanted.rows`. `counts` gets the samples of all ranks.
 
         Args:
             run: the run.

@@ -35,7 +35,7 @@ receives starts a new wait."""
 
 @dataclass(frozen=True)
 class Opening:
-    """The values that open a run of the tracker."""
+    """The values that a tracker needs to open its run, such as the id."""
 
     run_id: str
     """The id of the tracker's run. Empty: the service chooses the id."""
@@ -63,9 +63,9 @@ class TrackerSession:
     _repeated = 0
 
     def has(self, step: int) -> bool:
-        """Return whether the service had a row of this step when the tracker's run opened.
+        """Return whether the service had a row of this step, or of a later step, when the tracker's run opened.
 
-        Call this method once for each row: the n-th call with the same step checks for the n-th row of this step.
+        Call this method once for each row. The n-th call with the step `last_step` checks for the n-th row of the step.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
@@ -124,11 +124,11 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Read the settings in `run`. Return the function with which the worker thread opens the tracker's run."""
+        """Read the tracker's settings from `run`, and return the function that opens a `TrackerSession`."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return the values that `connect` receives: `opening`, or changed values, such as the id of a fork."""
+        """Return the values that `connect` receives: `opening`, or an `Opening` with changes, such as a new run id."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
@@ -136,9 +136,9 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of the tracker's run of a training that was killed before its first checkpoint; else None.
+        """Return the id of the tracker's run to continue if a resumed session has no saved state of this callback.
 
-        If this training restarts with `resume_from_checkpoint`, it continues this run of the tracker.
+        Example: the training was killed before its first checkpoint. None starts a new run of the tracker.
         """
         return None
 
@@ -217,7 +217,7 @@ class RowTracker(Callback):
         self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first try."""
+        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first call."""
 
         def open_run() -> None:
             session = opens()
@@ -233,7 +233,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Continue the open run of the tracker. If the training needs another run, close the open run first."""
+        """Continue the tracker's open run. If this run does not fit `opening`, close it and open another connection."""
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -253,7 +253,7 @@ class RowTracker(Callback):
         """Send the settings of a training to a run that was already open, for example for an earlier evaluation."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log entries that become rows after a resume, if the service lacks these rows; () for a new run."""
+        """Return the log entries to write after a resume, and () otherwise. Rows that the service has are skipped."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -288,7 +288,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Make the worker write a row. Skip a `repeated` row that the service has. `logged_at`: seconds since 1970."""
+        """Make the thread write a row. If `repeated`, skip a row that the service has. `logged_at`: Unix time."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -306,10 +306,10 @@ class RowTracker(Callback):
         self.submit(write, again=True)
 
     def submit(self, call: Callable[[Any], None], again: bool = False) -> None:
-        """Make the worker call a function with the open session, after all earlier calls.
+        """Make the tracker's thread run the function `call` after all earlier calls.
 
         Args:
-            call: the function. It receives the `TrackerSession`.
+            call: the function. It receives the open `TrackerSession`.
             again: whether to repeat the call after a failure.
         """
         if self._worker is not None:

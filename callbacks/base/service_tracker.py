@@ -102,12 +102,15 @@ class ServiceTracker(RowTracker):
         return numbered(run.run_id, self, run) if run.run_id else super().new_id(run)
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
-        """Open the run `opening.run_id`, and return its session. The worker thread calls this method.
+        """Open the tracker's run with the id `opening.run_id`. The worker thread calls this method.
 
         Args:
-            opening: the id of the run, and how often it was resumed.
-            name: the name of the run. None: the service chooses a name.
-            config: the training arguments. Write them only to a new run: a resumed run has them.
+            opening: the id of the tracker's run, and how often this run was resumed.
+            name: the name of the tracker's run. None: the service chooses a name.
+            config: the training arguments. Write them only to a new run, because a resumed run already has them.
+
+        Returns:
+            The object that writes to the tracker's run.
         """
         raise NotImplementedError
 
@@ -148,7 +151,11 @@ def _kept(record: Path, default: int) -> tuple[int, float]:
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row as pairs of name and number. Skip other values.
 
-    A number in a nested dict has the name `<name of the dict>/<key>`.
+    For example, the row {"a": {"b": 1}} gives ("a/b", 1).
+
+    Args:
+        row: name -> value.
+        above: the text before each name.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):

@@ -29,7 +29,7 @@ Failed = Callable[[Run, str, dict[str, Any]], None]
 
 
 class StepCapture:
-    """Stores the batches, RNG states and buffers of a step, and calls a function if the step fails.
+    """Stores the batches, RNG states and buffers of a step, and calls the function `failed` if the step fails.
 
     A `Capsule` creates this object and attaches it to the bus.
     """
@@ -42,9 +42,9 @@ class StepCapture:
         Args:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last 50
                 steps.
-            automatic: if True, call `end` if the capture takes more than 1 % of the time of the first 20 steps. A
-                loss or gradient norm above the limit of `spike` must then also be above its median in the first 10
-                steps, or the step does not fail.
+            automatic: if True, two rules apply. The capture calls `end` if it takes more than 1 % of the time of the
+                first 20 steps. A value above the limit of `spike` is a failure only if the value is also above the
+                median of the first 10 steps.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, the capture
                 calls the function only for the first of these steps.
             end: the function that detaches this object. Not called if `automatic` is False.
@@ -66,11 +66,11 @@ class StepCapture:
         """The seconds of this capture in the current step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the RNG states before each batch of the step."""
+        """Return the RNG states before each batch of the current step, as one dict per batch."""
         return [QuickStates.named(states) for _, states in self.noted]
 
     def forget(self) -> None:
-        """Release the batches of the step."""
+        """Release the stored batches, losses and buffers of the current step."""
         self.noted, self._losses, self.buffers = [], [], {}
 
     @order(Stage.RELEASE)
@@ -106,8 +106,8 @@ class StepCapture:
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
         """Return why a step failed; an empty text if the step did not fail.
 
-        With a gradient scaler (`scaled`), a step does not fail because of a NaN or infinite gradient norm, because the
-        scaler then skips the update.
+        With a gradient scaler (`scaled=True`), a step with a NaN or infinite gradient norm does not fail: the scaler
+        skips the update.
         """
         if not math.isfinite(loss):
             return "the loss is not finite"

@@ -36,21 +36,24 @@ class Tracker(Callback):
     _reports: bool = field(default=False, init=False, repr=False, compare=False)
 
     def open(self, run: Run) -> str:
-        """Open the tracker's run `run_id`, or a new run if `run_id` is None. Return the id of the open run."""
+        """Open the tracker's run, and return the id of the tracker's run.
+
+        If the attribute `run_id` is None, open a new one. Otherwise, open the one with this id. `run` is the training.
+        """
         raise NotImplementedError
 
     def describe(self, run: Run) -> None:
-        """Write the settings of a new run. Override this method if `open` does not write the settings."""
+        """Write the settings to a new tracker's run. Override this method if `open` does not write the settings."""
 
     def report(self, logs: Mapping[str, Any], step: int) -> None:
-        """Write logged values to the open run."""
+        """Write logged values to the tracker's run."""
         raise NotImplementedError
 
     def leave(self, failed: bool) -> None:
-        """Close the open run, so that a later session can resume it. `finish` calls this method.
+        """Close the tracker's run, so that a later session can resume it. `finish` calls this method.
 
         Args:
-            failed: whether an error ended the session. If True, close the run as failed.
+            failed: whether an error ended the session. If True, close the tracker's run as failed.
         """
         raise NotImplementedError
 
@@ -72,7 +75,7 @@ class Tracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Close the run if it is open. `failed`: whether an error ended the session."""
+        """Close the tracker's run if it is open. `failed`: whether an error ended the session."""
         reports, self._reports = self._reports, False
         if reports:
             self.leave(failed)

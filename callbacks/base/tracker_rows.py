@@ -71,7 +71,8 @@ def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator
 def settled(value: Any) -> Any:
     """Return a copy of a logged value, because the program may change the value before the row is written.
 
-    Tensors and arrays with one element become numbers. The function does not copy other objects, such as images.
+    Tensors and arrays with one element become numbers. Other tensors and arrays are copied. Dicts, lists and tuples are
+    copied with their values, and tuples become lists. Any other object, such as an image, is not copied.
     """
     if isinstance(value, Mapping):
         return {name: settled(item) for name, item in value.items()}

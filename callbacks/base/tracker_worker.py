@@ -74,7 +74,7 @@ class TrackerWorker:
             self._miss("the queue is full, because the service is too slow")
 
     def drain(self, timeout: float, longest: float = float("inf")) -> bool:
-        """Wait until the worker has made all calls so far. Return False if a time limit ends the wait.
+        """Wait until the worker has made all calls in its queue. Return False if a time limit ends the wait.
 
         Args:
             timeout: stop waiting if the worker makes no call in this number of seconds.
@@ -99,10 +99,10 @@ class TrackerWorker:
                 self._hurry.clear()
 
     def close(self, timeout: float, last: Call | None = None) -> bool:
-        """Make the waiting calls and the call `last`, then end the thread.
+        """Make the waiting calls, and then the call `last` if it is not None. Then end the thread.
 
-        Return True if the thread ended. Return False if the calls take longer than `timeout` seconds. The thread then
-        continues its calls in the background.
+        Return True if the thread ended. If the calls take longer than `timeout` seconds, return False. In this case the
+        thread continues the calls in the background.
         """
         self._last = last
         self._closing.set()
@@ -140,9 +140,9 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Try to open the run, until it opens or `close` is called. Return whether the run is open.
+        """Try to open the run until the run opens. Return whether the run is open.
 
-        After a call of `close`, the method makes one last attempt.
+        After a call of `close`, the method makes only one more attempt.
         """
         pause = FIRST_PAUSE
         while True:
@@ -158,7 +158,12 @@ class TrackerWorker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _write(self, call: Call) -> None:
-        """Write the waiting rows, then this row, in order. Rows that fail wait for the next call."""
+        """Write the waiting rows, then the row of `call`, in order.
+
+        If a row fails, this row and the later rows wait for the next call of this method. But if the service accepts
+        one of the later rows, the method drops the failed row, and writes the other rows. If more than `limit` rows
+        wait, the method drops the row of `call`.
+        """
         rows = self._unsent
         rows.append(call)
         while rows and self._make(rows[0]):

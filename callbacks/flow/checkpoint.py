@@ -151,7 +151,7 @@ class Checkpoint(Cadence):
         """Return whether training must wait until the checkpoint is written, for a reason known before the save.
 
         Training must wait if `async_save` is False, if a callback handles `on_save`, or if an error ends the run. With
-        several ranks, training must also wait if torch lacks gloo, because the thread needs gloo for collectives.
+        several ranks, training must also wait if torch lacks gloo, because a background save needs gloo.
         """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
         return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
@@ -309,8 +309,8 @@ class Checkpoint(Cadence):
     def _announce_deleted(self, run: Run) -> None:
         """Announce `on_delete` for each checkpoint that was deleted since the last call.
 
-        The writer thread may delete checkpoints at any time. The run calls this method at fixed points, so equal runs
-        have equal events.
+        The writer thread may delete checkpoints at any time. The callback calls this method only in `on_save_due` and
+        `on_train_end`. So the speed of the disk does not change the step of the event.
         """
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:

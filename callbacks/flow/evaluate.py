@@ -26,16 +26,16 @@ class Evaluate(Cadence):
     callbacks with different triggers and datasets. Each additional `Evaluate` needs a `dataset` and a `name`:
     `Evaluate(every(500), dataset=hard, name="hard")`.
 
-    If you set `rows`, each evaluation reads the same random rows of each dataset. The evaluation also logs
-    `eval_loss_ci`, which is half the width of the 95 % confidence interval of the mean loss. `KeepBest`,
-    `EarlyStopping` and `MetricSchedule` read the metrics of these rows. When the training ends, `Evaluate` evaluates
-    all rows with the final weights. `KeepBest`, `EarlyStopping` and `MetricSchedule` ignore the metrics of this last
-    evaluation. `trainer.evaluate()` always evaluates all rows.
+    If you set `rows`, all evaluations during the training read the same random rows of each dataset. If an evaluation
+    has two batches or more, the evaluation also logs `eval_loss_ci`. This metric is half the width of the 95 %
+    confidence interval of the mean loss. `KeepBest`, `EarlyStopping` and `MetricSchedule` read the metrics of these
+    rows. When the training ends, `Evaluate` evaluates all rows with the final weights. `KeepBest`, `EarlyStopping` and
+    `MetricSchedule` ignore the metrics of this last evaluation. `trainer.evaluate()` always evaluates all rows.
 
     If a signal interrupts an evaluation, the resumed run repeats the whole evaluation.
 
     Raises:
-        ArgumentError: if `name` is set without `dataset`, if `rows` is not a positive whole number, if `rows` is set
+        ArgumentError: if `name` is set without `dataset`, if `rows` is less than 1, if `rows` is set
             and a dataset has no length, or if an evaluation batch does not fit in memory. When the training begins: if
             `dataset` is a text, but neither a dataset of the trainer nor a file.
         DataError: when the training begins: if there is no dataset, or if the dataset cannot be evaluated.

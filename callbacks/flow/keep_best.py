@@ -126,7 +126,11 @@ class KeepBest(Callback):
             control.request("save", f"{self.metric} is the best so far{value}")
 
     def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
-        """If the metric has a new best value, store it in the state. Return whether to save the model."""
+        """If the metric has a new best value, store it in the state. Return whether to save a checkpoint of this step.
+
+        Values at step 0 do not count. Return True for a new best value, except if the run resumed from a checkpoint of
+        this step.
+        """
         state, value = run.state, value_of(self.metric, metrics, run, "KeepBest")
         # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):

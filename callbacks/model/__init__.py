@@ -1,1 +1,1 @@
-"""Callbacks that change the model: freezing, EMA, NEFTune, compilation, gradient checkpointing, recurrent memory."""
+"""Callbacks that change the model: freezing, EMA, NEFTune, compilation, gradient checkpointing, XLNet memory."""

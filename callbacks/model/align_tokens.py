@@ -59,7 +59,8 @@ def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
             skipped.
         config: the config of the model. If it has a list of end tokens, a new end token becomes the first of the list.
             Otherwise, the new end token replaces the old one.
-        generation: the generation config, or None. A new end token becomes the first of a list of end tokens.
+        generation: the generation config, or None. A new end token becomes the first of a list, even if the generation
+            config had only one end token.
     """
     changed = {}
     for name in NAMES:

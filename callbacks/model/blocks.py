@@ -34,7 +34,7 @@ def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Mo
             `nn.ModuleList`s.
 
     Raises:
-        ModelError: if the model has no module of one of the classes in `wanted`.
+        ModelError: if `wanted` has a class, and no module of the model has this class.
     """
     if isinstance(wanted, int):
         found = [module for module, _ in _of_size(model, wanted)]
@@ -55,7 +55,8 @@ def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
         kinds: classes, or the names of classes.
 
     Raises:
-        ModelError: if the model has no module of one of these classes. The error suggests the most similar class name.
+        ModelError: if `kinds` has a class, and no module of the model has this class. The error suggests the most
+            similar class name.
     """
     for kind in kinds:
         if not any(_is(module, kind) for module in model.modules()):
@@ -93,10 +94,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks inside a module, inner blocks first: submodules with at least `least` parameter elements.
+    """Yield the blocks inside a module, inner blocks first, each with its number of parameter elements.
 
-    The second value of each pair is the number of elements. The elements of inner blocks do not count. A container,
-    such as `nn.ModuleList`, is not a block.
+    The number leaves out the elements of inner blocks. A block is a submodule with a number of at least `least`. A
+    container, such as `nn.ModuleList`, is not a block.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]

@@ -118,14 +118,15 @@ class Capsule(Callback):
             handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
-        """Write a capsule, if this session has written fewer than `limit` capsules.
+        """Write a capsule, if this session has tried to write fewer than `limit` capsules.
 
         If the write fails, the method logs a warning and raises no error, so that the error of the step stays visible.
 
         Args:
             run: the run.
             reason: why the step failed.
-            found: more values for the description of the capsule: the losses and the gradient norm, or the error.
+            found: more values for the description of the capsule. If forward or backward raised an error, this error;
+                otherwise the losses and the gradient norm.
         """
         step = run.state.global_step + 1
         ranks = run.ranks
@@ -154,9 +155,10 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Make room for a new capsule in `folder`, so that this rank has at most `limit` capsules.
+        """Make room for a new capsule, so that this rank has at most `limit` capsules.
 
-        Delete the oldest capsules of this rank from earlier sessions, and an old capsule in `folder`.
+        Delete the oldest capsules of this rank from earlier sessions. Also delete `folder`, the final folder of the new
+        capsule, if it exists.
         """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(

@@ -68,11 +68,11 @@ class DeviceReads:
         self._entered = False
 
     def call(self, label: str, handler: Callable[[], Any]) -> Any:
-        """Call a handler, count how often it reads values of tensors, and return its result.
+        """Call a handler, count how often the handler reads values of tensors, and return its result.
 
         Args:
-            label: the name of the handler in `counts`. If the handler causes other handlers to run, the reads of those
-                handlers count under this name too.
+            label: the key of the handler in the attribute `counts`. If the handler causes other handlers to run, the
+                reads of those handlers count under this key too.
             handler: the handler.
         """
         if self._entered:

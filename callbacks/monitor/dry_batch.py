@@ -28,10 +28,11 @@ class DryBatch(Callback):
     yours. This callback checks that the optimizer has all trainable parameters, and that the evaluations measure all
     metrics that callbacks read. The check takes about one microsecond per parameter tensor.
 
-    With `dry_batch=True`, or with `DryBatch()` in the list of callbacks, the callback also reads the largest batch and
-    runs forward and backward. The callback prints shapes, loss, GPU memory, and the shares of masked labels, padding
-    and truncated samples. Then the callback restores weights, buffers, modes, attributes, gradients and RNG states. The
-    training is the same as without the callback, bit for bit.
+    With `dry_batch=True`, or with `DryBatch()` in the list of callbacks, the callback also runs forward and backward of
+    the largest batch. This batch has the longest samples, or the first samples if the lengths are not known. The
+    callback prints shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then the
+    callback restores weights, buffers, modes, attributes, gradients and RNG states. The training is the same as without
+    the callback, bit for bit.
 
     Raises:
         ArgumentError: if the largest batch does not fit in memory.
@@ -86,9 +87,8 @@ _LIBRARY = f"{__name__.partition('.')[0]}."
 def _metrics_of(run: Run) -> Iterator[str]:
     """Yield the full names of the metrics that the evaluations must measure.
 
-    These are the metrics that callbacks of trainbus read, and `metric_for_best_model`. If a handler of the user or an
-    additional `Evaluate` may measure a metric, the metric is left out. If no callback plans evaluations, the function
-    yields nothing.
+    These are the metrics that callbacks of trainbus read, and `metric_for_best_model`. The function leaves out each
+    metric for which `may_be_added` returns True. If no callback plans evaluations, the function yields nothing.
     """
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS):

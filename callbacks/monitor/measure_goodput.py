@@ -163,8 +163,9 @@ _known_session = [False]
 def _began_of_session() -> float:
     """Return when the current session began, in seconds since 1970.
 
-    The first session of a program begins with the process, so that imports and the preparation of data count. A later
-    session of the program, and each session in a notebook or at a prompt, begins when this function is called.
+    The first training session of a program begins with the process, so that imports and the preparation of data count.
+    A later session of the program begins when this function is called. In a notebook or at a prompt, each session
+    begins when this function is called.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules

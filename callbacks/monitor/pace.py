@@ -45,7 +45,7 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """The remaining time in seconds, with evaluations; None before the first step."""
+        """The expected seconds to the end of the run, evaluations included; None before the session's first step."""
         return self.remaining / self.rate + self.evaluations_left if self.rate else None
 
     def __str__(self) -> str:

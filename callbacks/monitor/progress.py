@@ -64,7 +64,11 @@ class Progress(Callback):
 
     @property
     def draws(self) -> bool:
-        """Whether the callback draws progress bars: the field `bar`, or its default. False if stderr is closed."""
+        """Whether the callback draws progress bars.
+
+        If stderr is closed, the value is False. Otherwise it is the field `bar`. If `bar` is None, the value is True in
+        a notebook or if stderr is a terminal.
+        """
         if sys.stderr is None:  # the program was started with a closed stderr
             return False
         return is_terminal(sys.stderr) or in_notebook() if self.bar is None else self.bar

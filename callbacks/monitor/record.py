@@ -297,10 +297,10 @@ def _read_tensors(records: list[Entry]) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a loss or gradient norm that `_read_tensors` can read later; None for a sharded tensor.
+    """Return a loss or gradient norm for a record; None for a sharded tensor.
 
-    All ranks would have to read a sharded tensor together. A tensor on an accelerator is copied, because a compiled
-    step may overwrite the tensor before the read.
+    `_read_tensors` later reads the value of a returned tensor. A tensor on an accelerator is copied, because a compiled
+    step may overwrite the tensor before the read. Only all ranks together can read a sharded tensor.
     """
     if type(value) is torch.Tensor and value.is_cpu:
         return value.detach() if value.requires_grad else value
@@ -324,9 +324,10 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def fingerprint(batch: Any) -> Any:
     """Return a checksum of the first tensor of a batch.
 
-    The checksum covers the number of elements, and the first and last `BYTES` bytes. If the tensor is on an
-    accelerator, return these bytes as a tensor on the same device. `_read_tensors` later computes their checksum. If
-    the batch has no tensor, or if the tensor is sparse or on the meta device, return 0.
+    For a tensor on the CPU, the checksum covers the number of elements, and the first and last `BYTES` bytes of the
+    tensor. For a tensor on an accelerator, return these bytes as a tensor on the same device. The function
+    `_read_tensors` later replaces the returned tensor by a checksum of the bytes. If the batch has no tensor, or if
+    the tensor is sparse or on the meta device, return 0.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
@@ -369,7 +370,7 @@ class RandomStates:
         self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
 
     def checksum(self) -> int:
-        """Return the checksum. The checksum changes when torch or numpy draws from its global generator."""
+        """Return a checksum of the RNG states. It changes when code draws from a global generator of torch or numpy."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized

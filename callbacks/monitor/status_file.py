@@ -263,18 +263,18 @@ def preempted_by(signal: str, stopped: str) -> str:
     """Return why a run was preempted: the signal and the reason of the stop request.
 
     Args:
-        signal: the name of the signal, possibly with the rank that received the signal: `SIGTERM, on rank 1`.
-        stopped: the reason of the stop request. If it contains the name of the signal, the result is only this reason.
+        signal: the name of the signal, such as `SIGTERM`, or the name and the rank: `SIGTERM, on rank 1`.
+        stopped: the reason of the stop request. If `stopped` contains the name of the signal, the result is `stopped`.
     """
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))
 
 
 def replace(path: Path, values: dict[str, Any]) -> None:
-    """Write values to a JSON file atomically: a reader sees either the old or the new content.
+    """Write values to a JSON file atomically: at any time, the file has either the old or the new content.
 
-    If the disk is full, overwrite the file in place, because this needs no free space. During this write, a reader may
-    see a mixture of the old and the new content.
+    If the disk is full, overwrite the file in place, because this needs no free space. During this write, the file may
+    have a mixture of the old and the new content.
 
     Raises:
         OSError: if the file cannot be written.
@@ -312,7 +312,8 @@ def _encoded(values: dict[str, Any]) -> bytes:
 def _shortened(values: dict[str, Any], size: int) -> bytes:
     """Return values as JSON of at most `size` bytes.
 
-    If the values are too long, leave out the values in `DETAILS`, and then cut the end of `reason`.
+    While the JSON is too long, the function empties the next field in the constant `DETAILS`. If the JSON is still too
+    long, the function cuts the end of the value `reason`.
 
     Raises:
         OSError: if the shortest form of the values needs more than `size` bytes.

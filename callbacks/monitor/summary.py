@@ -102,7 +102,7 @@ class Summary(Callback):
 
 
 def _how_to_train_more(run: Run) -> str:
-    """Return the advice for a run that resumed after its last step; an empty text for any other run."""
+    """Return how to train more if all planned steps are done; an empty text otherwise."""
     state = run.state
     if state.global_step < state.max_steps:
         return ""

@@ -62,9 +62,10 @@ class WatchCallbacks(Callback):
     - takes longer than `slow_after` seconds. The warning shows the stack of the handler. A handler of a work event,
       such as `on_save_due`, may take any time.
     - reads values of tensors in the events of each step, for example with `.item()`. The warning shows the line of the
-      code. On a GPU, the step waits for each read. The warning is also logged on a machine without a GPU.
+      code. On a GPU, the step waits for each read. Without a GPU, the callbacks of trainbus cause no such warning.
 
-    The field `on_error` of the callback with the handler decides what follows an error of `WatchCallbacks`.
+    An error of `WatchCallbacks` counts as an error of the handler. The field `on_error` of the handler's callback
+    decides what happens.
 
     Raises:
         ArgumentError: if `slow_after` is not positive, or if `depth` is below 1.

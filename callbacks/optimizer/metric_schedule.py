@@ -15,12 +15,12 @@ from ..base.metric_names import check_measured, full_name, value_of
 
 @dataclass
 class MetricSchedule(Callback):
-    """Calls `step(metric)` of a schedule that needs a metric, such as `reduce_lr_on_plateau`, after each evaluation.
+    """Calls `step(metric)` of a schedule that needs a metric, such as `reduce_lr_on_plateau`, after evaluations.
 
     Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use the callback.
-    The metric is then `metric_for_best_model`, or else the loss. For a schedule of your own that needs a metric, add
-    `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does nothing. The callback
-    ignores evaluations before the first step, and evaluations outside of training.
+    The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For a schedule of
+    your own that needs a metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the
+    callback does nothing. The callback ignores evaluations before the first step, and evaluations outside of training.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.

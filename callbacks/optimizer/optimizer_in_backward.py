@@ -208,7 +208,8 @@ class OptimizerInBackward(Callback):
         """Return the norm of all gradients of `parameters`, computed as `clip_gradients` does.
 
         Raises:
-            ArgumentError: if `limit` is not 0, because the weights are already updated.
+            ArgumentError: if `limit`, the largest allowed norm, is not 0. Clipping is not possible, because backward
+                already updated the weights.
         """
         if limit:
             raise ArgumentError(
@@ -304,7 +305,10 @@ def _problem(run: Run) -> str:
 
 
 def _updates_each_weight_alone(optimizer: Any) -> bool:
-    """Return whether an optimizer is of a class in `PER_WEIGHT`, or of a subclass that has the same `step`."""
+    """Return whether the class of an optimizer is in the constant `PER_WEIGHT`.
+
+    A subclass of such a class counts too if both classes have the same function `step`.
+    """
     kind = type(optimizer)
     return any(issubclass(kind, known) and _step_of(kind) is _step_of(known) for known in PER_WEIGHT)
 

@@ -39,7 +39,8 @@ class DDP(Callback):
     `DeepSpeed` replace `DDP`. Start the program with `torchrun --nproc_per_node=N`.
 
     Raises:
-        ArgumentError: in a single process, if `comm_hook` is unknown, or if two settings exclude each other.
+        ArgumentError: if there is only one process, if `comm_hook` is unknown or does not work with the backend, or if
+            two settings exclude each other.
         ModelError: if a step bypasses the DDP wrapper.
     """
 

@@ -35,17 +35,18 @@ class FSDP(ShardedModel):
     """Shards weights, gradients and optimizer state over the ranks (ZeRO stages 2 and 3).
 
     Set `fsdp=True` in the arguments, or add `FSDP()` to the callbacks, and start the program with
-    `torchrun --nproc_per_node=N`. FSDP gathers the weights of a block when this block computes. In each step, all ranks
-    must compute with the same blocks, because all ranks gather each block together. Checkpoints hold whole weights.
-    After the run, the model stays sharded, and evaluation, saving and further training use the sharded model.
+    `torchrun --nproc_per_node=N`. The field `wrap` divides the model into units. FSDP gathers the weights of a unit
+    when this unit computes. In each step, all ranks must compute with the same units, because all ranks gather each
+    unit together. Checkpoints hold whole weights. After the run, the model stays sharded, and evaluation, saving and
+    further training use the sharded model.
 
     With `bf16=True` or `fp16=True`, the weights stay float32 and autocast computes in half precision, as without
     sharding.
 
     Raises:
-        ArgumentError: in a single process, if `degree` is 1 or does not divide the world size, if `mixed_precision` is
-            unknown, or if it is `fp16` without `fp16=True`. Also if the user passed an optimizer object instead of its
-            class and options, or if `auto_find_batch_size` is True.
+        ArgumentError: if there is only one process, or if `degree` is below 2 or does not divide the world size. Also
+            if `mixed_precision` is unknown, or is `fp16` without the argument `fp16=True`. Also if the user passed an
+            optimizer object instead of its class and options, or if `auto_find_batch_size` is True.
         ModelError: if a weight cannot be sharded, or if a weight of a model on the meta device gets no values.
     """
 
@@ -59,7 +60,7 @@ class FSDP(ShardedModel):
     """The dtype of gathered weights and of the computation: `bf16` or `fp16`. None: the dtype of the weights. Gradients
     are reduced in float32 with `bf16` and `fp16` too. `fp16` also needs the argument `fp16=True`."""
     activation_checkpointing: bool = False
-    """True: backward recomputes the activations of each block, so forward does not store these activations."""
+    """True: backward recomputes the activations of each unit, so forward does not store these activations."""
     whole_optimizer: bool = False
     """True: a checkpoint has the whole optimizer state in one file. False: a checkpoint has one file per rank."""
     exact: bool | None = None

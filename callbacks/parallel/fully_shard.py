@@ -124,7 +124,7 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
 
 
 def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
-    """Raise an error if FSDP cannot shard some weights, or cannot gather these weights together.
+    """Check that FSDP can shard each weight in `together`, and can gather all weights in `together` at once.
 
     Args:
         model: the model. Error messages use its names for the weights.

@@ -42,9 +42,9 @@ class ShardedModel(Callback):
             self.wrap = tuple(self.wrap)
 
     def holds_shards(self, run: Run) -> bool:
-        """Return whether the optimizer of the run holds shards, because an earlier session sharded its weights.
+        """Return whether the optimizer of the run already holds shards, for example from an earlier session.
 
-        `check_shardable` refuses any other optimizer object.
+        If a training has an optimizer without shards, `check_shardable` raises an error.
         """
         raise NotImplementedError
 
@@ -52,8 +52,8 @@ class ShardedModel(Callback):
         """Raise an error if this callback cannot shard the weights of a run.
 
         Raises:
-            ArgumentError: in a single process, with `auto_find_batch_size`, or if the user passed an optimizer object
-                instead of its class and options. The error says what to do.
+            ArgumentError: if there is only one process, if `auto_find_batch_size` is True, or if the user passed an
+                optimizer object instead of its class and options. The error says what to do.
         """
         name = type(self).__name__
         if run.ranks.single_process:

@@ -32,8 +32,9 @@ class ShardedOptimizer(Callback):
     alone. After a step, each rank sends its updated weights to all other ranks.
 
     Raises:
-        ArgumentError: in a single process, if `degree` does not divide the world size, or for an optimizer object that
-            is not sharded.
+        ArgumentError: if there is only one process, or if `degree` is below 2 or does not divide the world size. Also
+            if the user passed an optimizer object instead of its class and options, or for an optimizer with unknown
+            options or with train and eval modes.
         ModelError: if the weights have several dtypes.
     """
 
@@ -108,7 +109,8 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
         name: the name of the callback, for the messages.
 
     Raises:
-        ArgumentError: if the options of the optimizer are not known, or if the optimizer has train and eval modes.
+        ArgumentError: if trainbus did not build the optimizer and `optimizer.defaults` lacks an option, or if the
+            optimizer has train and eval modes.
         ModelError: if the weights have several dtypes.
     """
     kind = type(optimizer).__name__

@@ -80,8 +80,8 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
     Args:
         device: the device of the tensors that the ranks send.
-        keep: whether the function returns the gathered weights on this rank. With False, the function returns an empty
-            dict, and this rank never holds all weights.
+        keep: if True, the returned function returns the gathered weights on this rank. If False, the returned function
+            returns an empty dict, and this rank never holds all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -106,8 +106,8 @@ def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str
 
     Args:
         device: the device of the tensors that the ranks send.
-        keep: whether the function returns the gathered state on this rank. With False, the function returns an empty
-            dict.
+        keep: if True, the returned function returns the gathered state on this rank. If False, the returned function
+            returns an empty dict.
     """
 
     def gather(optimizer: Any) -> dict[str, Any]:

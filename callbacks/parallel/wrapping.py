@@ -71,14 +71,14 @@ class Wrapping:
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Detect a step that bypasses the wrapper. Run forward and backward of a batch inside this `with` block.
+        """Return a context for forward and backward of one batch, which detects a step that bypasses the wrapper.
 
         Args:
-            around: another context for the block, such as `no_sync()`.
+            around: another context for the same batch, such as `no_sync()`.
             last: whether the batch is the last batch of its step.
 
         Raises:
-            ModelError: after the last batch of a step, if this batch did not call the wrapper but gradients exist.
+            ModelError: after the last batch, if this batch did not call the wrapper, and a weight has a gradient.
         """
         self._called = False
         with around:

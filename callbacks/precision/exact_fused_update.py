@@ -4,8 +4,8 @@ On the CPU, a fused optimizer updates a tensor in groups of numbers that fill a 
 after the last full group one by one, with another rounding. If a shard starts or ends inside a group of the full
 tensor, some numbers of the shard would be rounded in another way than in the full tensor.
 
-A hook of this module updates such a shard again: it puts the shard at its position in a tensor of the full size, and
-updates this tensor.
+The hooks of this module replace the result of such an update. They put a copy of the old shard at its position in a
+tensor of the full size. They update this tensor, and copy the result into the shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGISTERS = 64
 
 
 def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
-    """Make a fused optimizer update sharded weights with the same result, bit for bit, as full weights.
+    """Add hooks to a fused optimizer, so that sharded weights get the same values, bit for bit, as full weights.
 
     Args:
         optimizer: an optimizer of sharded weights. Parameter groups without `fused=True` are not affected.
@@ -80,9 +80,9 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A sharded weight, with copies of this rank's shards of the weight and its optimizer state from before a step.
+    """A sharded weight, and copies made before a step: of this rank's shards of the weight and the optimizer state.
 
-    `update` repeats the step from these copies.
+    The method `update` repeats the step from the copies.
     """
 
     weight: Any

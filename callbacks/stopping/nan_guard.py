@@ -80,18 +80,19 @@ class NaNGuard(Callback):
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
         """Return a text about a gradient norm that is not finite; an empty text if the norm is finite.
 
-        With a loss scaler, always return an empty text, because the scaler skips such steps.
+        With a loss scaler, return an empty text and raise no error, because the scaler handles overflows.
 
         Args:
             run: the run.
             norm: the gradient norm. None: the norm is unknown, and the result is an empty text.
             loss: the loss of the step.
             step: the number of the step.
-            applied: whether the weights are already updated.
+            applied: whether the weights are already updated. If an optimizer updates the weights in backward, the
+                method uses True.
 
         Raises:
-            NonFiniteError: if the norm is not finite, and one of these conditions is true: `action` is `raise`; more
-                than `limit` consecutive steps have such a norm; or the weights are already updated.
+            NonFiniteError: if the norm is not finite, and one of these conditions is true: the attribute `action` is
+                `raise`; more than `limit` consecutive steps have such a norm; or `applied` is True.
         """
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def is_spike(loss: float, usual: float, factor: float) -> bool:
-    """Return whether a loss is not finite, or is more than `factor` times the usual loss.
+    """Return whether a loss is not finite, or is above a limit.
 
-    If the usual loss is negative, return whether the loss is more than usual + (factor - 1) * |usual|.
+    The limit is usual + (factor - 1) * |usual|. For a positive usual loss, the limit is `factor` times the usual loss.
     """
     return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
 

@@ -14,9 +14,9 @@ from ...events.state import TrainerState
 class StopAtMaxSteps(Callback):
     """Stops training at `state.max_steps`.
 
-    Every trainer has a `StopAtMaxSteps`. The argument `max_steps` sets `state.max_steps`. Without this argument, the
-    run computes `state.max_steps` from `num_train_epochs` and the length of the data. If you pass a
-    `DefaultFlowCallback` to the trainer, the trainer adds no `StopAtMaxSteps`.
+    Every trainer without a `DefaultFlowCallback` has a `StopAtMaxSteps`. The argument `max_steps` sets
+    `state.max_steps`. Without this argument, the run computes `state.max_steps` from `num_train_epochs` and the length
+    of the data.
     """
 
     previews = True

@@ -188,7 +188,7 @@ class StopOnSignal(Callback):
 
 
 def _calls_again(run: Run, control: TrainerControl) -> bool:
-    """Return whether handlers would run twice for the current step if the run stopped now. The run then stops later.
+    """Return whether handlers would run twice if the run stopped at the current step.
 
     If the step already has a checkpoint, a second checkpoint would call the handlers of saves again. If the session has
     not completed a step, a resumed run would call the handlers of `on_train_begin` again.

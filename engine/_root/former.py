@@ -210,11 +210,14 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec for a former path, or for a module that has former names; None for any other module.
+    """Return the import spec of a module with a former path or with former names; None for any other module.
+
+    Former paths are the keys of `FORMER` and `_IN_PRESENT_PACKAGES`, such as `callbacks.ema`. The modules with former
+    names are the keys of `FORMER_NAMES`.
 
     Args:
-        name: the full name of the module.
-        search: the `__path__` of its parent package.
+        name: the full name of the module, such as `trainbus.callbacks.ema`.
+        search: the `__path__` of the parent package of the module.
     """
     package, _, path = name.partition(".")
     if path in FORMER:

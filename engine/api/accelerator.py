@@ -1,4 +1,4 @@
-"""Accelerator: the methods of accelerate's class that training steps call."""
+"""The class `Accelerator`, which replaces accelerate's `Accelerator`."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ class Accelerator(GradientMethods):
     ) -> nn.Module:
         """If `model` is the model of the run, return its wrapper. Move any other model to the device and return it.
 
-        With several ranks, warn about another model with trainable weights of its own, because the ranks do not average
-        the gradients of these weights.
+        With several ranks, warn if another model has trainable weights that the model of the run does not share. The
+        ranks do not average the gradients of these weights.
 
         Args:
             model: a module.
@@ -221,7 +221,7 @@ class Accelerator(GradientMethods):
 
         Args:
             tensor: nested tensors.
-            dim: the dimension to pad. Tensors with fewer dimensions are returned unchanged.
+            dim: the dimension to pad. Tensors without this dimension are returned unchanged.
             pad_index: the value to pad with.
             pad_first: pad at the start of the dimension; by default at the end.
         """
@@ -252,8 +252,8 @@ class Accelerator(GradientMethods):
 
         With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
         the results of repeated samples, if `input_data` has one result per sample of the batch that was read last. In
-        nested loops over loaders, this is a batch of the innermost loader. Results stay if the number of repeated
-        samples is unknown, as for some streams.
+        nested loops over loaders, only the innermost loader counts. Results stay if the number of repeated samples is
+        unknown, as for some streams.
 
         Args:
             input_data: nested tensors, or a list of objects.
@@ -300,7 +300,7 @@ class Accelerator(GradientMethods):
 
     @property
     def dispatch_batches(self) -> bool | None:
-        """The key `dispatch_batches` of `accelerator_config`."""
+        """The key `dispatch_batches` of `accelerator_config`; None if the key is not set."""
         return self._config.dispatch_batches
 
     @property

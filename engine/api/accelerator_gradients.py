@@ -88,15 +88,16 @@ class GradientMethods:
             yield
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Remove the loss scale from the gradients of the step. Without a loss scaler, do nothing.
+        """Remove the loss scale from the gradients of the step.
 
-        `clip_grad_norm_` and `clip_grad_value_` call this method.
+        Without a loss scaler, or outside of training, do nothing. `clip_grad_norm_` and `clip_grad_value_` call this
+        method.
 
         Args:
             optimizer: the optimizer of the gradients, or a list of optimizers; by default the optimizer of the run.
 
         Raises:
-            ArgumentError: if the current batch is not the last of its step.
+            ArgumentError: if the run has a loss scaler, and the current batch is not the last of its step.
         """
         scaler = self.run.seams.scaler
         if scaler is None or self.stepper is None or not self._in_training:

@@ -17,8 +17,8 @@ PROCESSES = (
 class AcceleratorState:
     """The object `accelerator.state`, with the attributes of accelerate's `AcceleratorState`.
 
-    The attributes in `PROCESSES`, such as `num_processes`, read from `accelerator`. The plugins of accelerate are None,
-    because callbacks shard the model.
+    The attributes in `PROCESSES`, such as `num_processes`, are read from `accelerator`. `deepspeed_plugin`,
+    `fsdp_plugin` and `parallelism_config` are None, because callbacks shard the model.
     """
 
     accelerator: Any = field(repr=False)

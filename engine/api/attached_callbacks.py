@@ -24,7 +24,7 @@ class HasCallbacks(Protocol):
         """All callbacks and subscribed functions, by id."""
 
     def add_callback(self, callback: Any) -> Any:
-        """Attach a callback."""
+        """Attach a callback. Return a handle that detaches the callback."""
 
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback and return it; None if it is not attached."""
@@ -33,10 +33,16 @@ class HasCallbacks(Protocol):
         """Detach a callback."""
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """While an override of `evaluate` runs, add metrics to the record of its evaluation."""
+        """While an override of `evaluate` runs, add metrics to the metrics of this evaluation.
+
+        Otherwise do nothing. Only metrics with the prefix of the evaluation, such as `eval_`, are added.
+        """
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False."""
+        """Return whether the program itself called `_save_checkpoint` at this step.
+
+        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
+        """
 
 
 class AttachedCallbacks(MutableSequence[Any]):

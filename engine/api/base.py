@@ -48,7 +48,7 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """While an override of `evaluate` runs, add metrics to the record of its evaluation. Otherwise do nothing.
+        """While an override of `evaluate` runs, add metrics to the metrics of this evaluation. Otherwise do nothing.
 
         `log` and the callback handler call this method with the metrics that they receive. Only metrics with the
         prefix of the evaluation, such as `eval_`, are added.

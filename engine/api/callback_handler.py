@@ -46,11 +46,12 @@ class CallbackHandler:
 
     An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The replacement of a method must call the handlers that take `(args, state, control, **kwargs)` and run in the stage
-    DECIDE. During the call, `callbacks` lists the callbacks with such handlers. The bus calls all other handlers.
+    A function that replaces a method must call the handlers that take `(args, state, control, **kwargs)` and run in the
+    stage DECIDE. While this function runs, the attribute `callbacks` lists the callbacks with such handlers. The bus
+    calls all other handlers.
 
-    A program may also set the attributes that handlers receive, such as `model`, and add new attributes. It cannot
-    replace other methods of this object.
+    A program may also set the attributes that handlers receive, such as `model`, and add new attributes. A program
+    cannot replace other methods of this object.
     """
 
     trainer: HasCallbacks
@@ -73,8 +74,8 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. While a function runs that replaces a method of
-        this object, the list has only the callbacks that this function must call.
+        A change of the list attaches, detaches or reorders callbacks. A program may replace a method of this object
+        with a function. While the function runs, the list has only the callbacks that the function must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -94,13 +95,13 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """From now on, let `handler` call the callbacks in each event of transformers.
+        """Let another callback handler call the trainer's callbacks in each event of transformers, from now on.
 
-        Assigning `trainer.callback_handler` calls this method. It attaches the callbacks of `handler` that are not
-        attached to the trainer. An attribute that this object does not have is read from `handler`.
+        Assigning `trainer.callback_handler` calls `call_through`. `call_through` attaches the callbacks of `handler`
+        that are not attached to the trainer. If this object lacks an attribute, the attribute is read from `handler`.
 
         Args:
-            handler: another callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
+            handler: the other callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -206,10 +207,10 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether a call of the method `event` must call the handlers.
+        """Return whether the bus calls this object for `event` now.
 
-        The result is True while the bus announces the event and calls this object. Otherwise, a call of the method
-        announces the event.
+        If True, the method named `event` calls the handlers that the bus does not call. If False, the method announces
+        the event through the bus.
         """
         return self._current is not None and self._current.event == event
 
@@ -261,7 +262,8 @@ class CallbackHandler:
         """Return the values for handlers: `named`, and attributes such as `model` that a program set on this object.
 
         Args:
-            named: the values that the program passes in this call. They replace attributes of the same name.
+            named: the values that the program passes in this call. In the result, these values replace attributes of
+                the same name.
         """
         return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
 
@@ -273,9 +275,10 @@ class CallbackHandler:
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
-        If the program replaced `call_event` or the method of the event, or set an attribute such as `model`, the bus
-        calls this object. This call replaces the calls of the handlers that run in DECIDE and take
-        `(args, state, control, **kwargs)`. In all other cases, return `ordered` unchanged.
+        The program may replace `call_event` or the method of the event, or set an attribute such as `model`. In these
+        cases, one subscription replaces the handlers that run in DECIDE and take `(args, state, control, **kwargs)`.
+        The new subscription calls the method of the event on this object. In all other cases, and for an event that
+        transformers does not have, return `ordered` unchanged.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -300,7 +303,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context for calls of handlers. In it, a call such as `self.on_log(...)` announces the event."""
+        """Return a context in which `self.on_log(...)`, and each other method of an event, announces the event."""
         return self._calling(None)
 
 
@@ -336,10 +339,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The value of `callback_handler.callbacks` while a function runs that replaces one of the methods.
+    """The value of `callback_handler.callbacks` while a function that replaces a method runs.
 
-    The list has the callbacks that this function must call. While the function loops over the list, the ledger names
-    the current callback as the author of flag writes.
+    The list has the callbacks that the function must call. While the function loops over the list, the ledger names the
+    current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -56,7 +56,7 @@ class CallbackMethods(TrainerBase):
         return self.bus.subscribers
 
     plugins: list[str]
-    """One line of text for each plugin that is attached, and for each plugin that a setting excludes."""
+    """One line for each attached plugin, and one for each plugin that a setting such as `no:NAME` leaves out."""
 
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
@@ -123,7 +123,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def subscribed_functions(self) -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
-        """The functions that `on` subscribed and that are still attached. The keys are their ids.
+        """The subscriptions that `on` made and that still exist. The keys are the ids of the subscribers.
 
         Each value has the event, the function and the filters that were passed to `on`.
         """

@@ -30,7 +30,8 @@ class RunClocks:
         Args:
             clock: STEP for the current step, STEPS_DONE for the number of finished steps, EPOCH for the current epoch,
                 or CALLS. The first step and the first epoch are 1.
-            calls: the number of announcements of the event, which the method returns for CALLS.
+            calls: the number of announcements since a handler was subscribed. For CALLS, the method returns this
+                number.
         """
         if clock is Clock.STEP:
             return self.state.global_step + 1

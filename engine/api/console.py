@@ -95,7 +95,7 @@ def _has_descriptor(name: str) -> bool:
 
 
 def _discard(name: str) -> None:
-    """Discard all later output of a stream. `name` is `stdout` or `stderr`."""
+    """Discard all later output to `name`: `stdout` or `stderr`."""
     if _has_descriptor(name):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, getattr(sys, name).fileno())

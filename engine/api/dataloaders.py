@@ -201,8 +201,7 @@ class DataLoaderMethods(LossMethods):
 
         Override this method for another order, such as a `WeightedRandomSampler`. Return None to keep the order of the
         dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. The
-        loader replaces a `RandomSampler` without replacement by a sampler that shuffles by seed and epoch. A resumed
-        run then draws the same order.
+        loader replaces a `RandomSampler` that draws each sample once by a sampler that shuffles by seed and epoch.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.

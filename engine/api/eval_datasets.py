@@ -84,9 +84,9 @@ class EvalDatasetMethods(DataLoaderMethods):
                 self._check_given(name, each)
 
     def _resolves(self, name: str) -> bool:
-        """Return whether a subclass overrides `get_eval_dataloader`, and the override must find the dataset `name`.
+        """Return whether an override of `get_eval_dataloader` must load the dataset `name`.
 
-        Return False if `name` is the path of a file of rows, because trainbus reads such files itself.
+        Return False without an override, or if `name` is the path of a file of rows. trainbus reads such files.
         """
         return is_overridden(self, "get_eval_dataloader") and not is_table_file(name)
 

@@ -55,13 +55,13 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
                 an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
                 dataset are `<prefix>_<name>_<metric>`.
-            ignore_keys: keys of the model's outputs that are not predictions. During training, the default is
-                `ignore_keys_for_eval` of `train`. If both are None, the config of the model names the keys.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
             metric_key_prefix: the prefix of all metric names.
 
         Raises:
-            ArgumentError: if the trainer has no eval dataset with the given name.
-            DataError: if there is no dataset, or if a dataset is empty.
+            ArgumentError: if a text is neither the name of an eval dataset nor the path of a file of rows.
+            DataError: if there is no dataset, or if a dataset gives no batch.
         """
         run = self.run
         if not run.mode:
@@ -105,8 +105,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
-        The evaluation has all metrics that the method logs, announces or returns. Callbacks such as `EarlyStopping`
-        read these metrics.
+        The evaluation has the metrics that the method returns. It also has the metrics with the evaluation's prefix
+        that the method logs or passes to `callback_handler.on_evaluate`. Callbacks such as `EarlyStopping` read these
+        metrics.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -139,8 +140,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        If an override of `evaluate` is running, its evaluation does not get these metrics. If an override of
-        `_evaluate` is running, its evaluation gets these metrics: `super()._evaluate(...)` causes the request.
+        If an override of `evaluate` is running, the request is a separate evaluation: the record of the override does
+        not get the metrics. If an override of `_evaluate` is running, its call `super()._evaluate(...)` caused the
+        request. The record of the override then gets the metrics.
         """
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -166,7 +168,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
 
         Args:
             test_dataset: a dataset, a data frame, or the path of a file of rows.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             metric_key_prefix: the prefix of all metric names.
         """
         run = self.run
@@ -199,9 +202,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         Args:
             dataloader: the loader of the batches.
             description: `Evaluation` or `Prediction`.
-            prediction_loss_only: compute only the loss. If `args.prediction_loss_only` is True, the loop computes only
-                the loss in any case.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            prediction_loss_only: if True, compute only the loss. If None or False, `args.prediction_loss_only` decides.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             metric_key_prefix: the prefix of all metric names.
         """
         streams = isinstance(self.compute_metrics, StreamedMetrics)

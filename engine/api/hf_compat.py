@@ -92,7 +92,7 @@ class HFCompatMethods(TrainerBase):
         self.run.losses.main.total = total
 
     def store_flos(self) -> None:
-        """Do nothing: `CountFlops` adds to `state.total_flos`."""
+        """Do nothing, because the callback `CountFlops` updates `state.total_flos`."""
 
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 

@@ -64,8 +64,8 @@ class TrainerInputs:
     def collator(self) -> Collator:
         """The collator of the batches: `data_collator`, if it is set.
 
-        Otherwise, the collator pads with the processor. If the processor has no method `pad`, the collator stacks
-        tensors.
+        Otherwise, the collator is `DataCollatorWithPadding(processor)`, with the property `processor`. If `processor`
+        has no method `pad`, the collator is `default_data_collator`.
         """
         if self.data_collator:
             return self.data_collator

@@ -113,7 +113,10 @@ class LossMethods(MomentMethods):
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged, as `count_items` does.
+
+        Return None if the loss of each batch is the mean over this batch.
+        """
         before, self._counting = self._counting, True
         try:
             return self.count_items(batch_samples)

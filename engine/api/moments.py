@@ -88,8 +88,8 @@ The engine calls these methods only if a subclass overrides them.
 class MomentMethods(TrainerBase):
     """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    A default version does what the method does in transformers. It does nothing if another part of the engine does
-    this.
+    A default version does the work of the method in transformers. If another part of the engine does this work, the
+    default version does nothing.
 
     The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
     `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
@@ -137,7 +137,7 @@ class MomentMethods(TrainerBase):
         """Do nothing: `self.accelerator` already exists. Override this method to change the accelerator."""
 
     def _validate_args(self) -> None:
-        """Do nothing: the inputs are already checked. Override this method to check more."""
+        """Do nothing: the constructor has already checked its arguments. Override this method to check more."""
 
     def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
         """Move a model to a device."""
@@ -151,13 +151,16 @@ class MomentMethods(TrainerBase):
         """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
 
         `num_items_in_batch` is the number of labels over which the loss of the step is averaged. It is None without
-        batches, and if the loss is a mean over each batch.
+        batches, and if the loss of each batch is the mean over this batch.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the number of labels over which the loss of a step is averaged; None for a mean over each batch."""
+        """Return the number of labels over which the loss of a step is averaged.
+
+        Return None if the loss of each batch is the mean over this batch.
+        """
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
@@ -180,12 +183,13 @@ class MomentMethods(TrainerBase):
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the gradients, and return their norm before clipping. `model` is not used.
 
-        An override may call it as `super()._clip_grad_norm(model)`. Any other call does nothing and returns None.
+        Only an override can use this method: `super()._clip_grad_norm(model)`. Any other call does nothing and returns
+        None.
         """
         return self._work("_clip_grad_norm")
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return `grad_norm`, the norm before clipping. Override this method to log another norm."""
+        """Return `grad_norm` unchanged. An override receives the norm before clipping, and returns the norm to log."""
         return grad_norm
 
     def _get_learning_rate(self) -> float:
@@ -231,7 +235,7 @@ class MomentMethods(TrainerBase):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train, and return the output of the training. The parameters are not used."""
+        """Train, and return the output of the training. The method ignores its arguments."""
         return self._work("_inner_training_loop")
 
     def _maybe_log_save_evaluate(
@@ -245,22 +249,23 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save as the flags request. The parameters are not used."""
+        """Log, evaluate and save as the flags request. The method ignores its arguments."""
         self._work("_maybe_log_save_evaluate")
 
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        """Evaluate on the trainer's datasets and return the metrics. The parameters are not used."""
+        """Evaluate on the trainer's datasets and return the metrics. The method ignores its arguments."""
         if "_evaluate" in self._works:
             return self._work("_evaluate")
         self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the last evaluation is the best of the run so far. The parameters are not used.
+        """Return whether the evaluation at this step is the best of the run so far. The method ignores its arguments.
 
-        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state.
+        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state. Any
+        other call stores nothing.
         """
         if "_determine_best_metric" in self._works:
             return bool(self._work("_determine_best_metric"))
@@ -269,14 +274,14 @@ class MomentMethods(TrainerBase):
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint.
 
-        An override may call it as `super()._load_best_model()`. Any other call does nothing.
+        Only an override can use this method: `super()._load_best_model()`. Any other call does nothing.
         """
         self._work("_load_best_model")
 
     # Checkpoints.
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the current step. The parameters are not used."""
+        """Write a checkpoint of the current step. The method ignores its arguments."""
         if "_save_checkpoint" in self._works:
             self._work("_save_checkpoint")
         else:
@@ -285,8 +290,9 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step. A second call returns False.
+        """Return whether the program itself called `_save_checkpoint` at this step.
 
+        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
         `_save_checkpoint` announces `on_save`. Programs for transformers then call `callback_handler.on_save`, which
         must not announce the event a second time.
         """
@@ -303,16 +309,16 @@ class MomentMethods(TrainerBase):
         """Do nothing: the engine saves the RNG states. Override this method to write more files."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint that the run resumes from. The parameters are not used.
+        """Load the weights of the checkpoint that the run resumes from. The method ignores its arguments.
 
-        An override may call it as `super()._load_from_checkpoint(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_load_from_checkpoint")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
         """
         self._work("_load_optimizer_and_scheduler")
 
@@ -322,14 +328,14 @@ class MomentMethods(TrainerBase):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the RNG states from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_rng_state(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._load_rng_state(...)`. Any other call does nothing.
         """
         self._work("_load_rng_state")
 
     def _load_callback_state(self) -> None:
         """Restore the callback states from the checkpoint that the run resumes from.
 
-        An override may call it as `super()._load_callback_state()`. Any other call does nothing.
+        Only an override can use this method: `super()._load_callback_state()`. Any other call does nothing.
         """
         self._work("_load_callback_state")
 
@@ -338,12 +344,12 @@ class MomentMethods(TrainerBase):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push the files that `hub_strategy` selects to the hub.
 
-        An override may call it as `super()._push_from_checkpoint(...)`. Any other call does nothing.
+        Only an override can use this method: `super()._push_from_checkpoint(...)`. Any other call does nothing.
         """
         self._work("_push_from_checkpoint")
 
     def _finish_current_push(self) -> None:
-        """Do nothing: the engine waits for the pushes in progress."""
+        """Do nothing: at the end of the run, the engine waits for unfinished pushes to the hub."""
 
     # Sizes.
 

@@ -1,4 +1,4 @@
-"""The loop of a trainer whose subclass overrides `_maybe_log_save_evaluate`."""
+"""The loop of a trainer that overrides `_maybe_log_save_evaluate`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class OverriddenService(Loop):
 
 
 def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
-    """Build the loop of a training: a `Loop`, or an `OverriddenService` for an override of `_maybe_log_save_evaluate`.
+    """Build the loop of a training.
+
+    If the trainer overrides `_maybe_log_save_evaluate`, the loop is an `OverriddenService`. Otherwise it is a `Loop`.
 
     Args:
         trainer: the trainer.

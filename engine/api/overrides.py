@@ -40,7 +40,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def adapt_overrides(cls: type) -> None:
-    """Adapt the methods that `cls` overrides. Python calls this function once, when it creates the class `cls`.
+    """Adapt the methods that `cls`, a new subclass of the Trainer, overrides.
 
     - An override with an older signature of transformers gets a wrapper that accepts the current signature. It gets no
       wrapper if it accepts all current parameters, for example with `**kwargs`.
@@ -69,8 +69,7 @@ def adapt_overrides(cls: type) -> None:
 def _defined_by(cls: type, name: str) -> Method | None:
     """Return the function that `cls` or a mixin of `cls` defines under a name.
 
-    Return None if there is no such function, or if `cls` inherits the function from another trainer class, which needs
-    no further adaptation.
+    Return None if there is no such function, or if `cls` inherits the function from another trainer class.
     """
     for owner in cls.__mro__:
         if name in vars(owner):

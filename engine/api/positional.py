@@ -25,8 +25,8 @@ PADDLENLP = (
 def _nearest_of(name: str, known: Iterable[str]) -> str:
     """Return the last part of the error text about an unknown parameter: a suggestion, or only a period.
 
-    The suggestion is the nearest name in `known`, the parameters of the Trainer. Without one, it is the nearest
-    training argument.
+    If `name` is a training argument, suggest `TrainingArguments(<name>=...)`. Otherwise, suggest the nearest name in
+    `known`, the parameters of the Trainer. If no name in `known` is similar, suggest the nearest training argument.
     """
     arguments = [field.name for field in fields(TrainingArguments)]
     if name not in arguments and closest(name, known):

@@ -92,7 +92,7 @@ class PublishingMethods(SavingMethods):
     ) -> None:
         """Write the model card `README.md` to the output folder: settings, results, versions, and a header for the hub.
 
-        An existing card is replaced, but its tags and its library stay. Only rank 0 writes.
+        If a card exists, replace it, but keep its tags and its field `library_name`. Only rank 0 writes.
 
         Args:
             language: the languages of the model.
@@ -103,7 +103,7 @@ class PublishingMethods(SavingMethods):
             tasks: task names of the hub; by default derived from the class of the model.
             dataset_tags: names of the datasets on the hub; by default read from the dataset.
             dataset: display names of the datasets.
-            dataset_args: the configuration of each dataset.
+            dataset_args: the configuration of each dataset; by default read from the dataset.
         """
         if not self.is_world_process_zero():
             return
@@ -178,7 +178,7 @@ class PublishingMethods(SavingMethods):
 
         Args:
             output_dir: the folder for the model; by default `args.output_dir`, the output folder.
-            _internal_call: write the model without a push.
+            _internal_call: if True, the method does not push.
         """
         super().save_model(output_dir)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:
@@ -196,7 +196,10 @@ class PublishingMethods(SavingMethods):
         return PushInProgress() if busy else None
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the attached callback that pushes. Without one, build it from the arguments."""
+        """Return the publisher of an attached callback.
+
+        If no attached callback has a publisher, return the publisher that the first call builds from the arguments.
+        """
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:

@@ -26,7 +26,7 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
 
 @dataclass
 class Replayed:
-    """The result of a replay."""
+    """The result of the function `replay`."""
 
     calls: int = 0
     """The number of calls of the callback's handlers."""
@@ -38,18 +38,19 @@ class Replayed:
 
 @dataclass
 class _Node:
-    """A record: an event with the events and flag writes that its handlers caused, or a flag write."""
+    """A node in the tree of the records. A record is an event or a flag write."""
 
     record: Record
     inside: list[_Node] = field(default_factory=list)
+    """The events and flag writes that the handlers of the event `record` caused. Empty if `record` is a flag write."""
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
-    """Call a callback as a recorded run would call it. The callback runs last in its stage.
+    """Call the handlers of a callback at the events of a recorded run. The callback runs last in its stage.
 
-    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. Parameters that
-    only a live run has, such as `model`, raise an error when the callback uses them. Files that the callback writes
-    into the output folder go to the folder `replay` beside the recording.
+    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the recorded run.
+    Parameters that only a live run has, such as `model`, raise an error when the callback uses them. `args.output_dir`
+    is the folder `replay` beside the recording's file.
 
     Args:
         recording: a recording, its file, or the output folder of a run.

@@ -29,9 +29,9 @@ class ReplayError(TrainbusError):
 
 
 class Absent:
-    """A value that a recording does not have.
+    """A placeholder for a value that a recording does not have.
 
-    Any use of the value raises a `ReplayError`, except passing the value to a function.
+    Reading an attribute of the placeholder, calling it or computing with it raises a `ReplayError`.
     """
 
     def __init__(self, name: str) -> None:
@@ -71,8 +71,8 @@ class RecordedEvaluations(Callback):
 class ReplayBus(EventBus):
     """The bus of a replay.
 
-    If the recorded run evaluated, `subscribers` has `evaluations` beside the replayed callback. A callback that needs
-    evaluations, such as `EarlyStopping`, then finds a callback that evaluates.
+    If the recorded run evaluated, the attribute `subscribers` also has the callback `evaluations`. A replayed callback
+    that needs evaluations, such as `EarlyStopping`, then finds a callback that evaluates.
     """
 
     evaluations: Callback | None = None
@@ -85,7 +85,10 @@ class ReplayBus(EventBus):
 
 
 class ReplayServices:
-    """The object `run.services` of a replay. Services that are not methods of this class are `Absent`."""
+    """The object `run.services` of a replay.
+
+    A service that is not a method of this class is an `Absent` object. A use of this object raises a `ReplayError`.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -100,16 +103,16 @@ class ReplayServices:
         """Do nothing: the recorded run checked its datasets."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`, and return its result.
+        """Call `work`, which does the work of the Trainer method named `moment`. Return the result of `work`.
 
-        For `_load_best_model`, do nothing and return None, because a replay has no model.
+        If `moment` is `_load_best_model`, do nothing and return None, because a replay has no model.
         """
         return None if moment == "_load_best_model" else work()
 
 
 @dataclass
 class ReplaySession:
-    """The object `run.session` of a replay. Values that a recording does not have are `Absent`."""
+    """The object `run.session` of a replay. Any other attribute is an `Absent` object."""
 
     resume_requested: bool = False
     """Whether the session began after step 0. False for the first session of the recording."""
@@ -123,7 +126,10 @@ class ReplaySession:
 
 
 class ReplayRun:
-    """The run that handlers read in a replay. It has recorded values. Any other attribute is an `Absent`."""
+    """The run that handlers read in a replay.
+
+    It has values of the recording, such as `state`. An attribute that it does not have is an `Absent` object.
+    """
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Create the run with the values at the start of the first session of a recording.
@@ -167,7 +173,9 @@ class ReplayRun:
         """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin the next session of the recording. The times in its records are seconds since its start.
+        """Begin the next session of the recording.
+
+        The times in the records of a session are seconds since the start of the session.
 
         Args:
             head: the first record of the session.

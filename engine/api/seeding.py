@@ -13,7 +13,7 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
     """Seed the random number generators of Python, numpy and torch, on all devices.
 
     Args:
-        seed: any integer. numpy receives it modulo 2**32.
+        seed: an integer from -2**63 to 2**64 - 1. numpy receives the seed modulo 2**32.
         deterministic: also restrict torch to deterministic operations, which are slower. An operation without a
             deterministic version raises `RuntimeError`.
     """
@@ -32,11 +32,12 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
     """Seed all generators and restrict torch and CUDA to deterministic operations.
 
     Deterministic operations are slower. This function sets `CUDA_LAUNCH_BLOCKING` and other environment
-    variables. Call it before the first use of CUDA, because CUDA reads these variables only once.
+    variables. Call this function before the first use of CUDA, because CUDA reads these variables only once.
 
     Args:
-        seed: any integer.
-        warn_only: warn about an operation without a deterministic version. By default it raises `RuntimeError`.
+        seed: an integer from -2**63 to 2**64 - 1.
+        warn_only: whether an operation without a deterministic version only causes a warning. If False, the operation
+            raises `RuntimeError`.
     """
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"

@@ -69,14 +69,15 @@ class Services(Protocol):
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
 
-        Return None if only `save_model` can write the model. `Trainer.freeze_model` lists the cases.
+        Return None if only `save_model` can write the model. `Trainer.freeze_model` lists the cases. The argument
+        `copy` receives the name of a weight and the weight, and returns a copy of the weight.
         """
 
     def data_generators(self) -> OwnGenerators:
         """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
 
     def plugins(self) -> list[str]:
-        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
+        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -148,7 +149,8 @@ class TrainerServices:
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now. Return a function that writes the copy to a folder later, on any thread.
 
-        Return None if only `save_model` can write the model.
+        Return None if only `save_model` can write the model. The argument `copy` receives the name of a weight and the
+        weight, and returns a copy of the weight.
         """
         frozen: Callable[[str], None] | None = self.trainer.freeze_model(copy)
         return frozen
@@ -168,7 +170,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return one line of text for each plugin that is attached, and for each that a setting excludes."""
+        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
         return list(self.trainer.plugins)
 
     def replace_schedule(self, schedule: Any) -> None:

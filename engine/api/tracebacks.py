@@ -30,8 +30,8 @@ def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public method, so that a `TrainbusError` from it has a short traceback. See `shortened`.
 
     The tracebacks of the causes of the error become short too. The full traceback is logged at level DEBUG. The
-    environment variable `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. If the method raises another error, its
-    traceback stays.
+    environment variable `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off. Errors of other classes keep their full
+    traceback.
     """
 
     @functools.wraps(method)

@@ -106,7 +106,7 @@ class Replacement:
         self.undo()
 
     def undo(self) -> None:
-        """Restore the names in all modules of transformers, also in modules imported after the replacement."""
+        """Restore the replaced names in all modules of transformers, also in modules imported after the replacement."""
         for module in _modules_of(_LIBRARY):
             for name, value in list(vars(module).items()):
                 theirs, ours = self._exchanged.get(id(value), (None, None))
@@ -126,9 +126,9 @@ class Replacement:
 def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange: `id` -> (object of transformers, object of trainbus with the same name).
 
-    The dict has each pair twice: under the `id` of the first object for the replacement, and under the `id` of the
-    second object for `undo`. Names that are already replaced are left out. The function imports every module in
-    `NAMES`, because other modules import the names from these modules.
+    The dict has each pair twice: under the `id` of the object of transformers for the replacement, and under the `id`
+    of the object of trainbus for `Replacement.undo`. Names that are already replaced are left out. The function imports
+    every module in `NAMES`. Then modules of transformers that are imported later get the replaced names.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -163,12 +163,12 @@ def _modules_of(package: str) -> list[ModuleType]:
 
 
 def _holders(theirs: set[int]) -> tuple[str, ...]:
-    """Return the names of the imported modules that refer to a class in `theirs`, or to a subclass of such a class.
+    """Return the names of the imported modules that have a given class, or a subclass of it, as an attribute.
 
-    A replacement does not change these modules. Modules of transformers and trainbus are left out.
+    `as_transformers` does not change these attributes. Modules of transformers and trainbus are left out.
 
     Args:
-        theirs: the ids of classes: `id(cls)`.
+        theirs: the ids of the given classes: `id(cls)`.
     """
     found = []
     for name, module in list(sys.modules.items()):

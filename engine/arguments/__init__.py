@@ -86,7 +86,7 @@ class TrainingArguments(
     """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
     Most values stay as the user writes them. Some values are converted, as in transformers: for example, `report_to`
-    becomes a list. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+    becomes a list. Derived values are properties, such as `device` and `train_batch_size`.
 
     Raises:
         ArgumentError: Lists all problems of the call at once.
@@ -180,7 +180,10 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Yield all problems of the values. If a value has the wrong type, further checks use the field's default."""
+        """Yield all problems of the arguments, as texts.
+
+        If an argument has a value of a wrong type, the other checks use the default of this argument.
+        """
         wrong = type_problems(self, TrainingArguments)
         checkable = with_defaults(self, wrong)
         yield from wrong.values()

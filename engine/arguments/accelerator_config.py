@@ -1,6 +1,6 @@
 """AcceleratorConfig: the settings that transformers passes to accelerate.
 
-On several ranks, trainbus supports only one value of most keys.
+On several ranks, trainbus supports fewer values of some settings than in a single process.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AcceleratorConfig:
 
     @classmethod
     def settings(cls, given: Any) -> dict[str, Any]:
-        """Convert the argument of `read` to a dict, without a check of keys and values."""
+        """Convert `given` to a dict, without a check of keys and values. `given` is as in the method `read`."""
         if isinstance(given, (str, os.PathLike)):
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         elif given is not None and not isinstance(given, Mapping):

@@ -85,9 +85,10 @@ class DataArguments(Group):
 
     @property
     def reads_own_shards(self) -> bool:
-        """Whether each rank reads different shards of a streaming dataset, if the dataset has enough shards.
+        """Whether each rank is to read different shards of a streaming dataset: `dispatch_batches` is False.
 
-        If not, each rank reads the whole stream and skips the samples of the other ranks.
+        If the property is False, or if the dataset has fewer shards than ranks, each rank reads the whole stream. Each
+        rank then skips the samples of the other ranks.
         """
         return AcceleratorConfig.read(self.accelerator_config).dispatch_batches is False
 

@@ -56,8 +56,9 @@ def resolve_aliases(
     Args:
         kwargs: Names and values, as the user gives them.
         known: The names of the arguments. These names are not translated.
-        problems_of: A function that returns the problems of values, by argument name. It is called only before an error
-            is raised, so that the error also lists wrong values. A misspelt name is replaced by the closest known name.
+        problems_of: A function that takes values by argument name, and returns their problems. It is called only before
+            an error is raised, so that the error also lists wrong values. The function receives the value of a misspelt
+            name under the closest known name.
 
     Raises:
         ArgumentError: Lists unknown and unsupported names, invalid values of aliases, and arguments that have different

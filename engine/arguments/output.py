@@ -37,7 +37,7 @@ class OutputArguments(Group):
         return Path(vars(self).get("_working_folder", ""), path)
 
     def resolve_like(self, other: OutputArguments) -> None:
-        """Let relative paths start at the same folder as in `other`, even if the working folder has changed since."""
+        """Let relative paths start at the folder that was the working folder when `other` was created."""
         vars(self)["_working_folder"] = vars(other)["_working_folder"]
 
     def _remember_working_folder(self) -> None:

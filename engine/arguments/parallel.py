@@ -110,7 +110,7 @@ class ParallelArguments(Group):
 
     @property
     def fsdp_options(self) -> FSDPOptions:
-        """How the weights are sharded if `sharding_strategy` is FSDP."""
+        """The FSDP options in `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`, and their problems."""
         return read_fsdp_options(self.sharded_ddp, self.sharding, self.fsdp, self.fsdp_config)
 
     def problems(self) -> Iterator[str]:

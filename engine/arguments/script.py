@@ -44,9 +44,10 @@ class ScriptArguments(Group):
 
 @cache
 def _warn_that_nothing_resumes(named: str | bool) -> None:
-    """Warn once per process that the run does not resume from `named`, the checkpoint in the arguments.
+    """Warn once per process and value that the run ignores `named`, the value of `resume_from_checkpoint`.
 
-    As in transformers, the argument `resume_from_checkpoint` is only for the script, which must pass it to `train`.
+    As in transformers, the argument `resume_from_checkpoint` is only for the script. The script must pass the value to
+    `train`.
     """
     logger.warning(
         "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "

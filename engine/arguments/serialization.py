@@ -22,10 +22,10 @@ def mask(name: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in a form that JSON can store.
+    """Convert enums, dtypes and configuration objects to values for JSON.
 
-    An enum becomes its value, a dtype its name, and an object with a method `to_dict` a dict. Items of lists and dicts
-    are converted too. Any other value is returned unchanged.
+    An enum becomes its value, a dtype its name, such as `float32`, and an object with a method `to_dict` a dict. Items
+    of lists and values of dicts are converted too. Any other value is returned unchanged.
     """
     if isinstance(value, Enum):
         return value.value

@@ -63,7 +63,7 @@ class CallbackStates:
         """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states for a checkpoint by id, including carried states."""
+        """Return the callback states for a checkpoint: id of the callback -> state. Carried states are included."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -76,7 +76,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return class, settings and state version of the owner of each state that `collect` returns, by id."""
+        """Return the result of `owner_of` for the callback of each state that `collect` returns, by callback id."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -89,15 +89,15 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the carried states of the last resume, and clear the resume report."""
+        """Drop the carried states, and set the attribute `report` to an empty `ResumeReport`."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. `collect` later returns the states that have no attached callback.
 
         Args:
-            states: the states by id.
-            owners: the result of the method `owners` at the save; None to match the states by their ids only.
+            states: id of a callback -> its state in the checkpoint.
+            owners: the value that the method `owners` returned at the save; None to match the states by id only.
 
         Raises:
             CheckpointError: if a later version of the callback's class saved the state, or if `migrate` fails.
@@ -149,8 +149,8 @@ class CallbackStates:
         `load_best_model_at_end` calls this method after training. The states of other callbacks do not change.
 
         Args:
-            states: the states of a checkpoint by id.
-            owners: the result of the method `owners` at the save.
+            states: id of a callback -> its state in the checkpoint.
+            owners: the value that the method `owners` returned when the checkpoint was saved.
         """
         attached = {
             owner_id: callback
@@ -165,12 +165,12 @@ class CallbackStates:
             _load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the run would continue from other weights than the trained weights.
+        """Raise an error if the run would continue from weights of a callback, not from the trained weights.
 
         A callback such as EMA saves its own weights in the model file, and the trained weights in its state.
 
         Args:
-            owners: the result of the method `owners` at the save.
+            owners: the value that the method `owners` returned when the checkpoint was saved.
             path: the checkpoint.
             restores: whether the run will restore the callback states.
 
@@ -188,7 +188,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return the reason why no callback restores the trained weights that `owner` saved, and the remedy."""
+        """Return why no callback restores the trained weights, and the remedy. `owner` is a result of `owner_of`."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -202,12 +202,12 @@ class CallbackStates:
 
 
 def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, saved: bool = False) -> dict[str, Any]:
-    """Return the identity of a callback, to match a saved state: its class, settings and state version.
+    """Return the class, settings and state version of a callback, and whether the callback replaces weights.
 
     Args:
         callback: the callback.
         attributes: the attributes that the callback had when it was attached. Default: its current attributes.
-        saved: whether a checkpoint saves the identity with a state. If True, attributes that changed since the callback
+        saved: whether a checkpoint saves the result with a state. If True, attributes that changed since the callback
             was attached are left out, because these attributes are state and not settings.
     """
     began = attributes if saved else None
@@ -225,14 +225,14 @@ def matched(
 ) -> dict[str, str]:
     """Find the attached callback for each saved state: id of the state -> id of the callback.
 
-    The ids of callbacks of one class depend on their order in the list, so class and settings count first. The order of
-    preference is: equal class, settings and id; equal class and settings; equal class and id; equal class. Several
-    callbacks may be equally good: the first of them matches. States without a match are left out.
+    If callbacks have the same class, their ids can depend on the order of attaching. So class and settings count first.
+    The order of preference is: equal class, settings and id; equal class and settings; equal class and id; equal class.
+    If callbacks are equally good, the first in `attached` matches. States without a match are left out.
 
     Args:
         states: the ids of the saved states.
-        saved: class and settings of the owners of the states, by id. A state without an entry is matched by id only.
-        attached: class and settings of the attached callbacks, by id.
+        saved: id of a state -> class and settings of its callback at the save. A state without an entry matches by id.
+        attached: id of an attached callback -> class and settings of this callback.
     """
 
     def equal(one: str, other: str, *names: str) -> bool:
@@ -255,7 +255,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of a dataclass callback: its fields, except `id` and fields that differ from `attributes`."""
+    """Return the fields of a dataclass callback except `id`. If `attributes` is set, omit fields that differ there."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}

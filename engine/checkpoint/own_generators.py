@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 DEPTH = 5
 """The most attributes from an object to its generator: `dataset.transform.transforms.0.generator` has three."""
 _ITEMS = 64
-"""The most items of a list or dict that is searched. Longer lists and dicts usually hold samples."""
+"""The most items of a list, tuple or dict that is searched. Longer ones usually hold samples."""
 _VISITS = 2000
 """The search ends after this number of objects."""
 _LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
@@ -34,9 +34,10 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.
 
 
 class OwnGenerators:
-    """The random generators that objects hold: in attributes, in closures, or in short lists and dicts.
+    """The random generators in given objects, such as a collator: in attributes, closures, lists, tuples and dicts.
 
-    The global generators of python, numpy and torch are not included.
+    Lists, tuples and dicts with more than 64 items are not searched. The global generators of python, numpy and torch
+    are not included.
     """
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
@@ -144,9 +145,10 @@ class ObjectSearch:
         self._visited: list[Any] = []  # keeps the objects alive, so that each id stays the id of one object
 
     def visit(self, path: str, value: Any, depth: int) -> None:
-        """Search an object, and the objects in it.
+        """Search an object and the objects in it, and add the wanted values to `found`.
 
-        `depth` limits the chain of attributes: a depth of 2 reaches `value.a.b`, but not `value.a.b.c`.
+        `path` is the path of the object, such as `collator`. `depth` limits the chain of attributes: a depth of 2
+        reaches `value.a.b`, but not `value.a.b.c`.
         """
         if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
             return
@@ -201,8 +203,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield name and value of the objects that a function uses: closure, defaults and global variables.
 
-    For a function of a library such as torch, global variables are left out. Without a closure, such a function
-    yields nothing.
+    For a function of a library such as torch, global variables are left out. If a function of a library has no
+    closure, its defaults are left out too.
     """
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return

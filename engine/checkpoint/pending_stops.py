@@ -3,8 +3,8 @@
 A run may save a checkpoint after a callback such as early stopping requests a stop, and before the run stops. The saved
 state of the callback already contains this decision. So a resumed run repeats the request, and stops too.
 
-Other stop requests end only a session, and a resumed run does not repeat them: a signal, a time limit, `trainbus tell`,
-or a function or callback without a state.
+A resumed run does not repeat other stop requests, because they end only a session. Such requests come from a signal, a
+time limit, `trainbus tell`, a function, or a callback without a state.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class SteeredRun(Protocol):
 
 
 def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
-    """Return the requests for `training_stop` that a resumed run repeats: id of the callback -> reason.
+    """Return the stop requests that a resumed run repeats: id of the callback -> reason.
 
     Args:
         run: the run that saves a checkpoint.
-        states: the states of the callbacks by id.
+        states: id of a callback -> its state.
     """
     if not run.control.asks("training_stop"):
         return {}
@@ -49,15 +49,15 @@ def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
 
 
 def restore_stops(run: SteeredRun, stops: Mapping[str, str], owners: Mapping[str, Any], *, same_length: bool) -> None:
-    """Repeat the requests of `pending_stops` in a resumed run.
+    """Repeat the stop requests in `stops` in a resumed run.
 
-    A request is not repeated in three cases: the callback is not attached, the callback has other settings, or the
-    resumed run has another length. In these cases, the user wants to continue the training.
+    The function does not repeat the request of a callback in three cases: the callback is not attached, the callback
+    has other settings, or the resumed run has another length.
 
     Args:
         run: the resumed run.
         stops: the result of `pending_stops` when the checkpoint was saved.
-        owners: class and settings of the callbacks at the save, by id.
+        owners: id of a callback -> class and settings of the callback when the checkpoint was saved.
         same_length: whether the resumed run has as many steps as the saved run.
     """
     known = {author: owners[author] for author in stops if author in owners}

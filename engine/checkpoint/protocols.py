@@ -37,8 +37,9 @@ class ModelWriter(Protocol):
         """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Copy each weight with `copy(name, weight)`. Return a function that later writes the copies into a folder.
+        """Copy the weights now. Return a function that later writes the copies into a folder.
 
+        The argument `copy` receives the name of a weight and the weight, and returns a copy of the weight.
         Return None if the run can only write the current weights of the model.
         """
 
@@ -63,13 +64,13 @@ class RestorableCallbacks(Protocol):
         """Return class, settings and state version of each callback that has a state, by callback id."""
 
     def forget_carried(self) -> None:
-        """Drop the carried states of the last resume, so that later checkpoints do not have them."""
+        """Drop the carried states. Later checkpoints do not have these states."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback."""
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise a CheckpointError if the run would continue from other weights than the trained weights.
+        """Raise a CheckpointError if the run would continue from weights of a callback, not from the trained weights.
 
         `CallbackStates.refuse_other_weights` describes the parameters.
         """
@@ -201,7 +202,7 @@ class ResumableRun(SavableRun, Protocol):
         """The RNG states of the checkpoint, for the feed to restore; an empty dict in a fresh run."""
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
-        """Set `randomness` to the RNG states of the checkpoint, for the feed to restore; {} in a fresh run."""
+        """Set the attribute `randomness` to `rng_states`. In a fresh run, `rng_states` is an empty dict."""
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
         """Set gradient norm and learning rate of the last step. Keys: `grad_norm` and `learning_rate`."""

@@ -28,7 +28,7 @@ class Storage(Protocol):
     def snapshot(
         self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a run needs to resume from this step. The parameters are those of `take_snapshot`."""
+        """Collect everything that a resume from `checkpoint` needs. The parameters are those of `take_snapshot`."""
 
     def write(self, run: Any, snapshot: Snapshot, ranks: SavingRanks) -> None:
         """Write a checkpoint. All `ranks` write together. If the write fails, the storage does not change."""
@@ -57,7 +57,7 @@ class Disk:
     def snapshot(
         self, run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a run needs to resume from this step. The parameters are those of `take_snapshot`."""
+        """Collect everything that a resume from `checkpoint` needs. The parameters are those of `take_snapshot`."""
         return take_snapshot(run, checkpoint, callbacks, copies)
 
     def write(self, run: SavableRun, snapshot: Snapshot, ranks: SavingRanks) -> None:
@@ -65,7 +65,7 @@ class Disk:
         write_checkpoint(run, snapshot, ranks)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:
-        """Return the checkpoints of this run with all files in the right sizes, oldest first."""
+        """Return the checkpoints of this run that `list_checkpoints` finds, lowest step first."""
         return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
 
     def holds(self, path: str) -> bool:

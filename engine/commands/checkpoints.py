@@ -25,7 +25,7 @@ _ACTIONS = ("list", "verify", "prune", "export")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `checkpoints` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "checkpoints",
         description="`trainbus checkpoints FOLDER` is short for `trainbus checkpoints list FOLDER`.",
@@ -188,7 +188,7 @@ def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
     """Find the name that a metric has in the checkpoints: `name` itself, or `name` with the prefix `eval_`.
 
     Raises:
-        CheckpointError: if no checkpoint has a number for the metric. The best checkpoints are then unknown.
+        CheckpointError: if no checkpoint has a number for the metric.
     """
     known = {
         metric

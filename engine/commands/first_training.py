@@ -164,9 +164,9 @@ def only_reports(callback: Any) -> bool:
 
 
 def only_observes(callback: Any) -> bool:
-    """Return whether a callback or callback class only reports the run, or is in the folder `callbacks/monitor`.
+    """Return whether `only_reports(callback)` is True, or the class of the callback is in `callbacks/monitor`.
 
-    See `only_reports`. The callbacks in `callbacks/monitor` do not change the training.
+    The callbacks in `callbacks/monitor` do not change the training.
     """
     return only_reports(callback) or _class_of(callback).__module__.startswith(MONITORS)
 

@@ -160,7 +160,7 @@ def _add(plugin: Plugin, commands: Any) -> None:
 
 
 def problem_of(plugin: Plugin) -> str:
-    """Import the command of an installed package, and return why it cannot be called; an empty text if it can."""
+    """Import the command of a package, and return why the command cannot be called; an empty text if it can."""
     try:
         _add(plugin, Parser("trainbus").add_subparsers(dest="command", parser_class=Parser))
     except TrainbusError as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Stopwatch(Callback):
     """A callback that measures the time from the end of step number `warmup` to the end of the last step.
 
-    After the last step, the callback ends the run with `Enough`.
+    After the last step, the callback raises the exception `Enough`, which ends the training.
     """
 
     def __init__(self, warmup: int) -> None:
@@ -51,18 +51,18 @@ class Stopwatch(Callback):
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
-    """Run the first training of a program with changed arguments, and return its speed.
+    """Run the first training of a program with changed training arguments, and return the speed of the training.
 
     Args:
         spec: a dict with these keys. `changes`: training arguments, as name -> value. `steps`: the number of measured
             steps. `warmup`: the number of steps before the measured steps. `folder`: the output folder. `module`:
             whether the program is a module. `describe`: whether to return a description instead of training.
         program: a Python file, or the name of a module.
-        arguments: the arguments of the program.
+        arguments: the command-line arguments of the program.
 
     Returns:
         A dict with `rows_per_second` (samples per second) and `step_seconds` (seconds per step); empty if the training
-        ended before the last step. With `describe`: the arguments, the device and the data of the training.
+        ended before the last measured step. With `describe`: the arguments, the device and the data of the training.
     """
     watch = Stopwatch(spec["warmup"])
     steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}

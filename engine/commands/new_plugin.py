@@ -27,7 +27,7 @@ KINDS = {
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `new-plugin` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "new-plugin",
         description="Write a package into the folder NAME: source, manifest, tests, README, CI file and licence. It "
@@ -87,7 +87,10 @@ def checked_module(name: str) -> str:
 
 
 def _is_own(module: str) -> bool:
-    """Return whether a callback of trainbus has this name. The argument `callbacks` would select that callback."""
+    """Return whether `module` is the name of a callback of trainbus: `early_stopping` is the name of `EarlyStopping`.
+
+    The argument `callbacks` could not select a plugin with such a name.
+    """
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
     return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}

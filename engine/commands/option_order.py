@@ -1,4 +1,4 @@
-"""Move the options of a command in front of the program that it runs."""
+"""Move the options of a command in front of the program that the command runs."""
 
 from __future__ import annotations
 

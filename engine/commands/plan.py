@@ -23,7 +23,7 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `plan` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "plan",
         description="Estimate the memory that each way to shard needs, and print the training arguments of the ways "

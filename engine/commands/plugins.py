@@ -18,7 +18,7 @@ _ACTIONS = ("list", "manifest")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `plugins` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "plugins",
         description="`trainbus plugins` is short for `trainbus plugins list`.",

@@ -22,7 +22,7 @@ _FLAGS = ("--json", "--markdown", "--measure", "--batch")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `preview` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "preview",
         description="Run a program up to its first `train()`, and show the preview of this training instead. The "
@@ -84,7 +84,7 @@ class Previewed:
     changed: Preview | None = None
     """The preview with the changed arguments; None without changes."""
     hints: list[str] = field(default_factory=list)
-    """A line for each changed argument without an effect."""
+    """A line for each changed interval without an effect, such as `eval_steps` with `eval_strategy='epoch'`."""
     batch: dict[str, Any] = field(default_factory=dict)
     """The dry batch of `--batch`: its `report` and its `error`."""
 
@@ -150,8 +150,8 @@ def _hints(args: Any, changes: Iterable[str]) -> list[str]:
 def _comparison(shown: Previewed, changes: str) -> list[str]:
     """Compare the previews without and with the changed arguments, and return the lines to print.
 
-    The lines show the decisions that differ, both values of each number that differs, the hints of `shown`, and new
-    warnings.
+    The lines show the decisions that differ, both values of each number that differs, the lines in `shown.hints`, and
+    new warnings.
 
     Args:
         shown: both previews.

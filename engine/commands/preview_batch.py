@@ -19,9 +19,9 @@ these callbacks read."""
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
     """Begin the training, run the dry batch, and end the training before its first step.
 
-    The dry batch is a forward and a backward of the largest batch. The function detaches all callbacks that might
-    write, report or save. Only callbacks of trainbus that build the model or the optimizer, or that decide from
-    metrics, stay attached. The trainer cannot be used afterwards.
+    The dry batch is a forward and a backward of the largest batch. Callbacks of trainbus that build the model or the
+    optimizer, or that decide from metrics, stay attached. The function detaches all other callbacks, because they might
+    write, report or save. The trainer cannot be used afterwards.
 
     Args:
         trainer: the Trainer.
@@ -65,7 +65,8 @@ _LIBRARY = __name__.partition(".")[0]
 def _without_notes_on_callback_states() -> Iterator[None]:
     """Log nothing about restored callback states inside the `with` block.
 
-    The preview already shows these warnings. Here they would be wrong, because the dry batch detaches callbacks.
+    The preview logs warnings about callback states before the dry batch. In the dry batch, such warnings would be
+    wrong, because they would name callbacks that `batch_of` has detached.
     """
     from ..checkpoint import callback_states, pending_stops  # they import torch, which other commands do not need
 

@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and its `gain` is `GAIN` or more."""
+        """Whether the change was faster in all rounds, and the attribute `gain` is 1.05 (`GAIN`) or more."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Gain:
 
 @dataclass
 class Profile:
-    """The gains of all measured changes."""
+    """The gains of all measured changes of the training arguments."""
 
     base: float
     """Samples per second without a change, the median of the rounds."""
@@ -108,7 +108,7 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `profile` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "profile",
         help="measure which changes make the training of a program faster",

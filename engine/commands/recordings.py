@@ -25,7 +25,7 @@ _REQUEST = ("step", "flag", "action", "event", "reason")
 
 
 def add_to(commands: Any) -> None:
-    """Add the commands to a parser's subcommands."""
+    """Add the commands `trace`, `diff` and `replay` to the subcommands of `trainbus`."""
     trace = commands.add_parser(
         "trace",
         description="Print each event and each request of a recorded run. A training with `record=True` writes a "

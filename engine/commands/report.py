@@ -12,7 +12,7 @@ from .json_output import print_json
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `report` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "report",
         help="show runs as one HTML file",
@@ -55,7 +55,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page atomically: a reader sees either the old page or the complete new page."""
+    """Write a page atomically: at any time, the file has either the old page or the complete new page."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ SHOWN = 5
 
 @dataclass
 class Found:
-    """The result of the repeated step."""
+    """The result of repeating the failed step of a capsule."""
 
     losses: list[float] = field(default_factory=list)
     """The loss of each batch, in the order of the batches."""
@@ -162,7 +162,7 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `rerun` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "rerun",
         help="repeat the failed step that a capsule holds",
@@ -280,7 +280,13 @@ def reproduced(described: dict[str, Any], found: Found) -> bool:
 
 
 def text(described: dict[str, Any], found: Found, same: bool) -> str:
-    """Return the lines that the command prints."""
+    """Return the lines that `trainbus rerun` prints.
+
+    Args:
+        described: the description of the capsule, from `read`.
+        found: the result of the repeated step.
+        same: the result of `reproduced`.
+    """
     lines = [f"step {described['step']}: {described['reason']}"]
     for number, indices in enumerate(described["samples"] or []):
         lines.append(f"  samples    batch {number}: {', '.join(map(str, indices))}")

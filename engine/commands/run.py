@@ -14,7 +14,7 @@ from ..api.transformers_names import as_transformers
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `run` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "run",
         description="Run a program as `python program.py ARGS` does, but with the Trainer of trainbus: names such as "

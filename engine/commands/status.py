@@ -35,7 +35,7 @@ PARTS = 5
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `status` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "status",
         description="Show the state of a run, its progress, the time that is left, its last metrics and its last "
@@ -70,10 +70,10 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def ended(status: dict[str, Any]) -> str:
-    """Return how a run has ended, such as `done`; an empty text if it still runs.
+    """Return how a run has ended, such as `done`; an empty text if the run has not ended.
 
-    A run is `killed` if its status is `running`, but its process is missing on this machine. A process on another
-    machine counts as running.
+    If the entry `status` is `running`, but the process of the run is missing on this machine, the result is `killed`.
+    If the process was on another machine, the run counts as running.
 
     Args:
         status: the result of `read_status`.

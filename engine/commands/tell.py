@@ -13,7 +13,7 @@ from .status import ended, read_status
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands."""
+    """Add the command `tell` to the subcommands of `trainbus`."""
     parser = commands.add_parser(
         "tell",
         description="Send requests to a running training. The training acts on them at the end of its current step, on "

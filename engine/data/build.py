@@ -48,8 +48,8 @@ def build_loader(
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
-        training: whether the loader is for training. Only a training loader shuffles, seeds its workers, and applies
-            `limit_train_batches`.
+        training: whether the loader is for training. Only a training loader shuffles, and applies
+            `limit_train_batches`. For a map-style dataset, it also seeds its workers.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: the key of the model's main input. Grouping by length measures it if samples do not store a length.
@@ -57,8 +57,9 @@ def build_loader(
             own order. If `sampler` is None, `args` select the sampler. Streams ignore `sampler`.
 
     Raises:
-        DataError: if the dataset is not a stream and lacks `__getitem__` or `__len__`, if it has no column that the
-            model accepts, or if it has no lengths to group by.
+        DataError: for a dataset that is not a stream, in three cases. It lacks `__getitem__` or `__len__`. It is a
+            dataset of the library `datasets` without an accepted column. Or `args` ask to group samples by length, and
+            a sample has no length.
         ArgumentError: if `training` is True, the dataset is a stream, and `limit_train_batches` is set to any value.
     """
     rows, joins = dataset, joins_samples(collator)
@@ -153,9 +154,11 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Build the sampler that the training arguments select for a map-style dataset. It orders samples for all ranks.
+    """Build the sampler that the training arguments select for a map-style dataset.
 
-    The arguments have the same meaning as in `build_loader`.
+    The order contains the samples of all ranks, and is the same on every rank.
+
+    The parameters have the same meaning as in `build_loader`.
     """
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
@@ -201,7 +204,7 @@ def order_of(loader: Any) -> list[int] | None:
     An evaluation sorts its results with this list.
 
     Returns:
-        The indices; None if the loader does not group samples by length. The evaluation then does not sort.
+        The indices; None if the loader does not group samples by length. With None, the evaluation does not sort.
     """
     grouping = loader.grouping if isinstance(loader, Loader) else None
     return None if grouping is None else grouping.order

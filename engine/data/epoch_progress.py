@@ -57,18 +57,20 @@ class EpochProgress:
     None without workers."""
 
     def continue_workers(self, states: dict[int, Any], *, is_stream: bool) -> None:
-        """Store the RNG states from which the persistent workers continue in this iteration.
+        """Store the RNG states of persistent workers at the start of this iteration in the attribute `workers`.
 
         Args:
             states: RNG states by worker number.
-            is_stream: whether the loader reads a stream. If so, also store the states in `workers_began`.
+            is_stream: whether the loader reads a stream. If True, also store the states in `workers_began`.
         """
         self.workers = dict(states)
         if is_stream:
             self.workers_began = dict(states)
 
     def restore(self, state: dict[str, Any], parts: list[int]) -> None:
-        """Set `first` and `rows` from a state. If the epoch is over, also set `pulled`, `ahead` and `workers`.
+        """Set the attributes `first` and `rows` from a state.
+
+        If the state is from the end of an epoch, also set the attributes `pulled`, `ahead` and `workers`.
 
         Args:
             state: the result of `resume_state` or of `at_row`.
@@ -125,15 +127,15 @@ class EpochProgress:
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
     """Convert a saved state to a state from which a loader with other sizes can resume.
 
-    The result depends only on the number of finished samples, and not on the batch size, the world size or the number
-    of workers at the save.
+    The result keeps the number of finished samples, but no number of batches and no states of workers.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`, and `row`: the number of finished samples of the
-            epoch, over all ranks. `row` is read only if `rows` is missing, or if the saved `parts` differ from `parts`.
+            epoch, over all ranks. `row` is read only if the entry `rows` is missing, or if the entry `parts` differs
+            from the argument `parts`.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
-        warns: whether to log a warning if the stream was divided into other parts when the checkpoint was saved.
+        warns: whether to log a warning if the entry `parts` differs from the argument `parts`.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     resumed.pop("workers_began", None)
@@ -158,14 +160,14 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide a number of finished samples evenly over the separate parts of a stream.
+    """Divide a number of finished samples evenly over the parts that `Loader.parts` counts.
 
     Args:
         rows: the number of finished samples, over all ranks.
         parts: the value of `Loader.parts`.
 
     Returns:
-        Number of the worker, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
+        Worker number, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

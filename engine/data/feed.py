@@ -53,8 +53,8 @@ class Feed:
             device: the device to which batches are copied.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
-            accumulation_in: receives an epoch, and returns its batches per optimizer step. Epochs count from 0. By
-                default, each epoch has `accumulate`.
+            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. None: each epoch has
+                `accumulate` batches per step.
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
             collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
                 batches of a step. By default, the feed fetches the next batches.
@@ -84,18 +84,19 @@ class Feed:
 
         Args:
             loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
-            restore_rng: restores the RNG states. It is called once.
-            after_first_window: True restores the RNG states after the first step's batches are fetched, as transformers
-                does. False restores them before this fetch. If the run resumes at the start of an epoch, True has no
-                effect.
+            restore_rng: restores the RNG states. The feed calls this function once.
+            after_first_window: whether to call `restore_rng` after the batches of the first step are fetched, as
+                transformers does. False calls it before this fetch. If the run resumes at the start of an epoch, True
+                also calls it before this fetch.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Start an epoch, and skip the batches that are done. If the loader cannot skip batches, read them.
+        """Start an epoch at the first batch that is not done.
 
-        The start of an epoch draws random numbers. If the run resumes at the start of an epoch, the RNG states are
-        restored before these draws. If the run resumes in the middle of an epoch, they are restored after these draws.
+        If the loader cannot skip the done batches, the feed reads and drops these batches. The start of an epoch draws
+        random numbers. If the run resumes at the start of an epoch, the feed restores the RNG states before these
+        draws. If the run resumes in the middle of an epoch, the feed restores the RNG states after these draws.
 
         Args:
             epoch: the epoch, from 0.
@@ -128,7 +129,7 @@ class Feed:
         return iter(self.loader)
 
     def _restore(self) -> None:
-        """Restore the RNG states. Later calls do nothing."""
+        """Call `restore_rng` of the last `resume`. Do nothing if it was already called, or without a `resume`."""
         restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()
 

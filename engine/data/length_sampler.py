@@ -23,7 +23,7 @@ class LengthGroupedSampler(Sampler[int]):
 
     With a seed, each iteration yields the same order. Without a seed, each iteration draws a new order from torch's
     global generator, as transformers' `LengthGroupedSampler` does. All ranks use the order of rank 0. The sampler
-    stores the RNG state of the draw, so that a resumed run can draw the same order.
+    stores the RNG state before this draw, so that a resumed run can draw the same order.
     """
 
     def __init__(self, lengths: Sequence[float], group_size: int, ranks: Ranks, seed: int | None = None) -> None:
@@ -126,15 +126,16 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
 
 
 def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
-    """Return the length of each sample: the value under the key `column`, else the length of the value of `inputs`.
+    """Return the length of each sample: the value under the key `column`, else the length of the main input.
 
     Args:
         dataset: a map-style dataset. For a dataset with `column_names`, only the needed column is read.
         column: key under which samples store their length.
-        inputs: key of the model's main input. Its length is measured if samples lack the key `column`.
+        inputs: key of the model's main input. If samples lack the key `column`, the length of this input counts.
 
     Raises:
-        DataError: if samples have neither key, or a sample has no length.
+        DataError: if samples have neither key, if a value under `column` is not a number, or if a main input has no
+            length.
     """
     if not len(dataset):
         return []

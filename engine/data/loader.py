@@ -124,13 +124,13 @@ class Loader(DataLoader[Any]):
 
     @property
     def _stride(self) -> int:
-        """The number of samples by which one batch advances `EpochProgress.rows`."""
+        """The samples of one batch over all ranks, or of this rank if each rank reads its own part of a stream."""
         source: Any = self.batch_sampler if self._stream is None else self._stream
         return int(source.stride)
 
     @property
     def _drawing_sampler(self) -> LengthGroupedSampler | UserSampler | None:
-        """The sampler that stores the RNG states of its last order in `state`; None for any other sampler."""
+        """The sampler that stores the RNG states of its last order in `sampler.state`; None for any other sampler."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
 
@@ -142,7 +142,7 @@ class Loader(DataLoader[Any]):
     # Saving and resuming the position.
 
     def resume_state(self) -> dict[str, Any]:
-        """Return the state with which another loader resumes at this position; `{}` before the first iteration."""
+        """Return the position of this loader as a state for `resume_from`; `{}` before the first iteration."""
         if self._progress is None:
             return {}
         sampler = self._drawing_sampler
@@ -152,8 +152,8 @@ class Loader(DataLoader[Any]):
     def resume_from(self, state: dict[str, Any]) -> bool:
         """Make the next iteration start at the position of `state`, in the same epoch.
 
-        If the batch size changed, or if `parts` differs from the saved `parts`, the iteration starts after the number
-        of samples that are done. Otherwise it starts exactly where the saved iteration was.
+        If the batch size changed, or if the entry `parts` of `state` differs from the attribute `parts`, the iteration
+        starts after the number of samples that are done. Otherwise it starts exactly where the saved iteration was.
 
         Args:
             state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
@@ -204,10 +204,10 @@ class Loader(DataLoader[Any]):
     def track_training(self, next_iteration: bool = False) -> None:
         """Make `resume_state` return the position of the training, also if other code iterates over this loader.
 
-        Other iterations then read from an `independent` loader.
+        The other code then reads from the loader that the method `independent` returns.
 
         Args:
-            next_iteration: True if the next iteration belongs to the training. False if it belongs to other code.
+            next_iteration: True if the training makes the next call of `iter(loader)`. False if other code makes it.
         """
         self._tracked, self._tracks_next = True, next_iteration
 
@@ -215,7 +215,7 @@ class Loader(DataLoader[Any]):
         """Return a loader of the same batches whose iterations do not change the position of a training.
 
         If no training uses this loader, the result is this loader. Otherwise the result is a copy with its own sampler
-        and its own workers. The copy starts at the first batch of the epoch.
+        and its own workers. The copy starts at the first batch of the current epoch.
         """
         if not self._tracked:
             return self
@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
         return self._own
 
     def _states_at_start(self) -> dict[str, Any]:
-        """Return the RNG states at the start of an iteration; {} if no checkpoint needs the position."""
+        """Return the current RNG states; {} if no run can resume in the middle of the iteration that starts now."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
     # Iterating.

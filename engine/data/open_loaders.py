@@ -1,4 +1,4 @@
-"""The loaders that are being read now. `accelerator.gather_for_metrics` needs the size of the last batch."""
+"""The loaders that are being read now, and the size of their last batch, for `accelerator.gather_for_metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ a training, there are two."""
 
 @contextmanager
 def opened(loader: Any) -> Iterator[None]:
-    """Record during a `with` block that `loader` is being read. `last_batch` uses this record."""
+    """Add `loader` to the loaders that are being read, until the end of the `with` block.
+
+    The function `last_batch` uses the newest of these loaders.
+    """
     open_loaders = _OPEN  # the module may be gone when Python ends the iteration at exit
     open_loaders.append(loader)
     try:
@@ -27,11 +30,11 @@ def opened(loader: Any) -> Iterator[None]:
 
 
 def last_batch() -> tuple[int | None, int]:
-    """Return the number of samples of the last batch, and how many samples at its end are repeated.
+    """Return the number of samples of the last batch, and the number of repeated samples at the end of this batch.
 
     The batch comes from the loader that is being read. During an evaluation inside of a training, this is the loader of
-    the evaluation. Repeated samples only fill up the batch, so that all ranks get equally many batches. The number of
-    samples is None if it is unknown, or if no loader is being read.
+    the evaluation. Repeated samples only fill up the batch, so that all ranks get equally many batches. If the
+    number of samples is unknown, the first value is None. If no loader is being read, the result is (None, 0).
     """
     if not _OPEN:
         return None, 0

@@ -58,7 +58,7 @@ class RunPlan:
         return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
-        """Convert an interval to a whole number of steps. An interval below 1 is a fraction of the steps of the run."""
+        """Convert an interval to a number of steps. An interval below 1 is a fraction of `max_steps`, rounded up."""
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 
@@ -109,8 +109,8 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
-        accumulation_in: receives an epoch, and returns its batches per step. Epochs count from 0. By default, each
-            epoch has `accumulate`.
+        accumulation_in: receives an epoch, from 0, and returns its batches per step. None: each epoch has `accumulate`
+            batches per step.
         epoch_rows: the most samples of an epoch, over all ranks. None: `examples`, or the samples of all batches if
             `examples` is None too.
 
@@ -165,7 +165,10 @@ def plan_run(
 def _scheduled_ends(
     batches: int, max_steps: int, num_train_epochs: float, accumulation_in: Callable[[int], int]
 ) -> list[int]:
-    """Compute the step at which each epoch of a run ends, if the number of batches per step differs between epochs."""
+    """Return, for each epoch of a run, the number of steps from the start of the run to the end of the epoch.
+
+    The parameters are the same as in `plan_run`. If `max_steps` is positive, the last number may exceed `max_steps`.
+    """
     ends: list[int] = []
     while (ends[-1] if ends else 0) < max_steps or (max_steps <= 0 and len(ends) < num_train_epochs):
         steps = math.ceil(batches / accumulation_in(len(ends)))

@@ -34,18 +34,18 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether a run can end here: before the first batch of the epoch, or after the work at its end."""
+        """Whether a run can end here: no batch of the epoch is done, or the work at the end of the epoch is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
-        """Set `cut`, `held` and `ended` to False at the start of an epoch. Return the arguments of `Feed.begin`."""
+        """Set the attributes `cut`, `held` and `ended` to False. Return `epoch` and `batches`, for `Feed.begin`."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
 
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If `cut` is True, do not move. Instead, set `ended` to True, or to False if `held` is True.
+        If the attribute `cut` is True, do not move. Instead, set the attribute `ended` to `not held`.
         """
         if self.cut:
             self.ended = not self.held
@@ -53,10 +53,10 @@ class Position:
             self.next_epoch()
 
     def rows(self, rows_per_batch: int) -> int:
-        """Return how many samples of the epoch all ranks have used so far. Copies that fill the last batch count too.
+        """Return how many samples of the epoch all ranks together have used. Copies that fill the last batch count too.
 
         Args:
-            rows_per_batch: samples of a batch, over all ranks.
+            rows_per_batch: the samples per batch of one rank, times the world size.
         """
         before = math.ceil(self.first_row / rows_per_batch)
         return self.first_row + (self.batches - before) * rows_per_batch
@@ -71,7 +71,7 @@ class Sizes:
     """The sizes that decide at which samples a step begins and ends: batch size, accumulation and world size."""
 
     rows_per_batch: int
-    """Samples of a batch, over all ranks."""
+    """The samples per batch of one rank, times the world size."""
     batches_per_step: int
     """Batches of one rank in an optimizer step."""
 
@@ -83,21 +83,23 @@ def batch_size_of(loader: Any, default: int) -> int:
 
 
 def follows_arguments(loader: Any) -> bool:
-    """Return whether a loader reports its batch size.
+    """Return whether the batch size of a loader is known.
 
-    A `Loader` of trainbus does, and any loader with a number as `batch_size`. A DataLoader that the user built with a
-    batch sampler does not.
+    It is known for a `Loader` of trainbus, and for a loader with an integer in the attribute `batch_size`. It is
+    unknown for a DataLoader that the user built with a batch sampler.
     """
     return hasattr(loader, "batches_after") or isinstance(getattr(loader, "batch_size", None), int)
 
 
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
-    """Convert the position to a dict of numbers for a checkpoint. A session with other sizes can resume from this dict.
+    """Convert the position to a dict of numbers for a checkpoint.
+
+    A session with another batch size, gradient accumulation or world size can resume from this dict.
 
     Args:
         position: the position of the run.
-        plan: length of the run.
-        sizes: sizes of this session.
+        plan: the length of the run.
+        sizes: the batch size and the gradient accumulation of this session.
         leaves_epoch: whether the run is about to leave the epoch. The saved position is then the end of the epoch.
     """
     batches = (position.length or plan.batches_per_epoch) if leaves_epoch else position.batches
@@ -122,11 +124,11 @@ def restore_position(
 
     Args:
         saved: the result of `save_position`. Checkpoints of earlier versions lack some of its entries.
-        plan: length of a whole run with the sizes of this session.
-        sizes: sizes of this session.
+        plan: the length of a whole run with `sizes`.
+        sizes: the batch size and the gradient accumulation of this session.
         step: optimizer steps that are done.
-        batches_after: receives how many samples of an epoch all ranks have used. It returns how many batches of one
-            rank are left; None if this is unknown.
+        batches_after: a function. It receives the number of samples of the epoch that all ranks together have used. It
+            returns the number of batches of the epoch that are left for one rank; None if the number is unknown.
     """
     position = Position(saved["epoch"], saved["batches"], saved.get("first_row", 0), saved.get("length", 0))
     rows_per_batch = saved.get("rows_per_batch", sizes.rows_per_batch)

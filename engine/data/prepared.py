@@ -20,7 +20,7 @@ class ShardedBatches:
     """One rank's part of the batches of a batch sampler. The batches are divided over the ranks as in accelerate.
 
     All ranks get the same number of batches. Samples from the start of the epoch fill up the last batches. If the batch
-    sampler has `drop_last`, the last batches are dropped instead.
+    sampler has `drop_last=True`, batches that do not suffice for all ranks are dropped instead.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -68,7 +68,7 @@ class ShardedBatches:
 class CountedBatches:
     """A wrapper of a batch sampler that records the sizes of its batches.
 
-    All other attributes come from the wrapped batch sampler.
+    Attributes that the wrapper does not define come from the wrapped batch sampler.
     """
 
     def __init__(self, batches: Any) -> None:
@@ -98,10 +98,10 @@ class CountedBatches:
 
 
 class PreparedLoader:
-    """A wrapper of a DataLoader that calls `set_epoch` of its samplers, and gives each rank its part of the batches.
+    """A wrapper of a DataLoader that passes the epoch to the samplers, and gives each rank its part of the batches.
 
-    Like accelerate's loader, the wrapper fetches a batch before the step on the previous batch. All other attributes
-    come from the DataLoader.
+    Like accelerate's loader, the wrapper fetches a batch before the step on the previous batch. Attributes that the
+    wrapper does not define come from the DataLoader.
     """
 
     padding_rows = 0
@@ -154,7 +154,7 @@ class PreparedLoader:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether the loader itself yields the batches of this rank."""
+        """Whether the wrapped DataLoader, the attribute `loader`, yields only the batches of this rank."""
         return self.ranks.single_process or isinstance(self.batch_sampler, ShardedBatches)
 
     def __iter__(self) -> Iterator[Any]:
@@ -175,9 +175,10 @@ class PreparedLoader:
         self.iteration += 1
 
     def _shared(self) -> Iterator[Any]:
-        """Yield this rank's part of the batches: every `world_size`-th batch, starting at the rank's number.
+        """Yield this rank's part of the batches: the batches `rank`, `rank + world_size` and so on, counted from 0.
 
-        If other ranks get one batch more, also yield one of the first batches, so that all ranks get the same number.
+        If other ranks get one batch more, also yield one of the first batches. All ranks then get the same number of
+        batches.
         """
         rank, world_size = self.ranks.rank, self.ranks.world_size
         first: list[Any] = []

@@ -47,7 +47,10 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """A wrapper of a sampler of the user. It stores the RNG states before each draw, to repeat the draw."""
+    """A wrapper of a sampler of the user.
+
+    The wrapper stores the RNG states before it draws an order. With these states it can draw the same order again.
+    """
 
     def __init__(self, sampler: Any) -> None:
         """Use the order of `sampler`: an iterable of sample indices that has a length."""
@@ -68,9 +71,9 @@ class UserSampler(Sampler[int]):
             self.sampler.set_epoch(epoch)
 
     def same_order(self) -> list[int]:
-        """Return the order of the epoch, for a second sampler of the same samples.
+        """Return the order of the epoch, for a `BatchedSampler` of a second loader.
 
-        If the epoch has no order yet, draw one without a change of the RNG states.
+        If the epoch has no order yet, draw an order without a change of the RNG states.
         """
         if self._order is not None:
             return self._order
@@ -134,7 +137,7 @@ def _order_of(sampler: Sampler[int]) -> Sequence[int]:
 
 
 class BatchedSampler(Sampler[list[int]]):
-    """The batches of one rank: every `world_size`-th batch of a sampler, starting at the rank's number.
+    """The batches of one rank: the batches `rank`, `rank + world_size` and so on of a sampler, counted from 0.
 
     - If `drop_last` is True, the last samples are dropped if they do not fill a batch on every rank.
     - Otherwise, if `even` is True and there are several ranks, samples from the start of the epoch fill up the last
@@ -188,12 +191,12 @@ class BatchedSampler(Sampler[list[int]]):
     def skip(self, batches: int, blank: int = 0) -> None:
         """Make the next iteration skip its first batches on this rank.
 
-        If the sampler stores the RNG state of its order, the next iteration draws the same order again.
+        If `self.sampler` has the RNG states of its last order, the next iteration draws this order again.
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield first, so that each later batch goes to the same worker as without
-                the skip.
+            blank: number of empty batches to yield first. They keep the assignment of batches to workers. With 2
+                workers, `skip(5, blank=1)` sends batch 5 to worker 1, as without the skip.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):
@@ -245,12 +248,15 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def stride(self) -> int:
-        """Samples of one batch, over all ranks."""
+        """The samples per batch of one rank, times the world size."""
         return self.batch_size * self.world_size
 
     @property
     def samples(self) -> int | None:
-        """Samples of an epoch over all ranks, before `limit` applies; None if the sampler of the user has no length."""
+        """Samples of an epoch over all ranks; None if the sampler of the user has no length.
+
+        The attribute `limit` does not reduce this number.
+        """
         try:
             return len(self.sampler)  # type: ignore[arg-type]
         except TypeError:
@@ -259,8 +265,8 @@ class BatchedSampler(Sampler[list[int]]):
     def _end(self, rows: int, first_row: int) -> int:
         """Return the end of the epoch: all batches start at a sample index below this number.
 
-        With `drop_last`, the end is rounded down to batches that are full on all ranks. Otherwise, with `even`, the end
-        is rounded up.
+        With the attribute `drop_last`, the end is rounded down to full batches on all ranks. Without `drop_last`, the
+        end is rounded up to full batches on all ranks if the attribute `even` is True.
 
         Args:
             rows: number of samples.
@@ -283,10 +289,10 @@ class BatchedSampler(Sampler[list[int]]):
         return None if length is None else max(0, min(self.batch_size, length - done - self.rank * self.batch_size))
 
     def repeated_before(self, done: int) -> int:
-        """Return how many samples at the end of the last batch of this rank repeat samples of the epoch.
+        """Return how many samples at the end of a batch of this rank are repeated samples that fill up the batch.
 
         Args:
-            done: samples of the epoch that are done, over all ranks, the last batch included.
+            done: number of samples of the epoch that are done after this batch, over all ranks.
         """
         if self.world_size == 1 or not self.even or self.samples is None:
             return 0
@@ -299,10 +305,10 @@ class BatchedSampler(Sampler[list[int]]):
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
     def rows(self) -> int:
-        """Return the number of samples of an epoch over all ranks, after `limit` applies.
+        """Return the number of samples of an epoch over all ranks. The attribute `limit` may reduce this number.
 
         Raises:
-            TypeError: if the sampler has no length.
+            TypeError: if the sampler of the user has no length.
         """
         rows = len(self.sampler)  # type: ignore[arg-type]  # a sampler of the user may have no length: a TypeError
         return rows if self.limit is None else min(rows, self.limit * self.stride)

@@ -132,7 +132,10 @@ def _is_dataset(sample: Any) -> bool:
 
 
 def _split_for(name: str, splits: list[str]) -> str:
-    """Return the name of the split that fits an argument best, such as `train` for `train_dataset`."""
+    """Return the split to suggest for the argument `name`: `train` for `train_dataset`, else `test` or `validation`.
+
+    If `splits` has no such split, return its first item; `train` if `splits` is empty.
+    """
     wanted = ("train",) if name == "train_dataset" else ("test", "validation")
     return next((split for split in (*wanted, *splits) if split in splits), "train")
 

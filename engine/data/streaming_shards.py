@@ -28,9 +28,10 @@ class StreamShard(IterableDataset[Any]):
     """The samples of one rank from a stream that every rank reads whole.
 
     Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
-    Every rank gets the same number of batches, and each sample goes to one rank. If `drop_last` is False, the remaining
-    samples at the end of the stream are divided evenly over the ranks. If their number is not a multiple of the world
-    size, the last ranks get copies of the first samples of the stream. Each copy is wrapped in a `PaddingRow`.
+    Every rank gets the same number of batches. If `drop_last` is True, the remaining samples at the end of the stream
+    are dropped. If it is False, the remaining samples are divided evenly over the ranks. If the number of remaining
+    samples is not a multiple of the world size, the last ranks get copies of the first samples of the stream. Each copy
+    is wrapped in a `PaddingRow`.
 
     The stream must yield the same samples in the same order on every rank. A stream that shuffles must therefore
     compute its seed from the epoch that `set_epoch` receives. accelerate works differently: its rank 0 reads the
@@ -71,7 +72,7 @@ class StreamShard(IterableDataset[Any]):
         return self._from(first_rows.get(0 if worker is None else worker.id, 0))
 
     def _from(self, first_row: int) -> Iterator[Any]:
-        """Yield this rank's samples, starting at sample number `first_row` of the stream. Skip earlier samples."""
+        """Skip the first `first_row` samples of the stream. Yield this rank's samples from the rest."""
         world, rank, size = self.ranks.world_size, self.ranks.rank, self.batch_size
         if not self._resumed:
             self._first = []
@@ -119,7 +120,7 @@ class StreamShard(IterableDataset[Any]):
 
     @property
     def stride(self) -> int:
-        """Samples of one batch, over all ranks."""
+        """The samples per batch of one rank, times the size of `ranks`."""
         return self.batch_size * self.ranks.world_size
 
     def batches(self, first_row: int = 0) -> int:
@@ -176,7 +177,11 @@ class PaddedBatch:
 
 @dataclass
 class PaddingRowCollator:
-    """A collator that returns a `PaddedBatch` if some samples are padding or if `counts` is True, else a batch."""
+    """A collator that also accepts samples in a `PaddingRow`.
+
+    If a sample is a `PaddingRow`, or if the attribute `counts` is True, the collator returns a `PaddedBatch`. Otherwise
+    it returns a plain batch.
+    """
 
     collator: Collator
     """Makes the batch."""

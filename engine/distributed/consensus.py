@@ -51,7 +51,7 @@ def agreement(run: DistributedRun) -> Agree:
 
     - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
     - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
-    - If some callback is rank-local, the ranks exchange their flags.
+    - If some callback sets `local = True`, the ranks exchange their flags.
 
     If none of the three applies, the function does nothing, because all ranks raise the same flags.
     """
@@ -67,7 +67,7 @@ def agreement(run: DistributedRun) -> Agree:
 
 
 def after_failures(run: DistributedRun, agree: Agree) -> Agree:
-    """Return a function that exchanges the failures of callbacks between the ranks, and then calls `agree`."""
+    """Return a function that calls `SharedFailures.exchange`, and then `agree`."""
     failures = SharedFailures(run)
 
     def exchange_and_agree(control: TrainerControl) -> None:
@@ -83,8 +83,8 @@ def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     The function is `agree` in two cases. In all other cases, the function does nothing.
 
     - `debug='rank_divergence'` is set.
-    - A callback could skip the update on some ranks only. It handles an event in `BEFORE_UPDATE`, and is rank-local or
-      in `shared_callbacks`.
+    - A callback could skip the update on some ranks only. It handles an event in `BEFORE_UPDATE`, and either
+      sets `local = True` or is in `shared_callbacks`.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -101,7 +101,7 @@ def rank_local_callbacks(bus: EventBus) -> list[str]:
 
 
 class Consensus:
-    """Copies each request and veto of a flag to all ranks. Each copy has the same callback as author.
+    """Copies each request and veto of a flag to all ranks. Each copy keeps the author of the original.
 
     If two callbacks request an evaluation, the run evaluates twice. All ranks must know both requests. Otherwise some
     ranks would wait in the second evaluation.
@@ -177,7 +177,7 @@ def _vetoes(control: TrainerControl) -> Reasons:
 def copy_reasons(
     control: TrainerControl, write: Callable[[Flag, str], None], own: Reasons, other: Reasons, rank: int
 ) -> None:
-    """Copy the requests or vetoes that another rank has and this rank lacks. Each copy keeps its callback as author.
+    """Copy the requests or vetoes that another rank has and this rank lacks. Each copy keeps the original author.
 
     Args:
         control: the control to write to.
@@ -200,20 +200,20 @@ def copy_reasons(
 
 
 class Comparison:
-    """Raises an error if a callback that is not rank-local writes different flags on the ranks."""
+    """A check that each callback without `local = True` writes the same flags on all ranks."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
-        """Prepare to compare the flag writes of the ranks from now on. Each comparison then calls `agree`."""
+        """Create a comparison that ignores all earlier flag writes. `__call__` calls `agree` after it has compared."""
         self._ranks = ranks
         self._bus = bus
         self._agree = agree
         self._compared = bus.control.ledger.written
 
     def __call__(self, control: TrainerControl) -> None:
-        """Compare the flag writes since the last call, then call `agree`.
+        """Compare the flag writes of all ranks since the last call, then call the `agree` of the constructor.
 
         Raises:
-            RankDivergence: on all ranks, for the first difference in a callback that is not rank-local.
+            RankDivergence: on all ranks, if a callback without `local = True` wrote a flag on some ranks only.
         """
         local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._compared)

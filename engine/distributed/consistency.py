@@ -37,8 +37,8 @@ _PACKAGE = __name__.partition(".")[0]
 def format_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as text for an error, such as `rank 1` or `ranks 0 and 2`.
 
-    More than 8 ranks become spans, such as `ranks 0 to 1022`. From the ninth span on, the text has only the number of
-    the remaining ranks.
+    More than 8 ranks become spans, such as `ranks 0 to 1022`. The text lists at most 8 spans. If there are more spans,
+    the text ends with the number of the ranks that are not listed, such as `and 5 more`.
     """
     words = [str(rank) for rank in ranks]
     if len(words) > _MAX_RANKS:

@@ -81,14 +81,15 @@ class FailureMonitor:
         """Do nothing, because there are no other ranks to compare."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return `error` itself, because no other rank can be its cause."""
+        """Return `error` itself: in a single process, no other rank can be the cause."""
         return error
 
 
 class RankFailureMonitor(FailureMonitor):
     """The failure monitor of a session on several ranks.
 
-    It compares the ranks before the session. If a rank fails, it tells the other ranks why.
+    Before the session, the monitor compares the arguments, plugins and callbacks of the ranks. If the session fails,
+    the monitor reports the error of this rank to the other ranks.
     """
 
     def __init__(self, run: DistributedRun) -> None:
@@ -175,9 +176,9 @@ class RankFailureMonitor(FailureMonitor):
             time.sleep(_POLL_INTERVAL)
 
     def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
-        """Return a dict for the other ranks that are not in `reports`.
+        """Return a dict with all ranks that are not in `reports`, except the rank of this process.
 
-        Each key is a rank. Each value says whether the process of this rank is alive; None if this is unknown.
+        Each key is a rank. Each value says whether the process of the rank is alive; None if this is unknown.
         """
         addresses = dict(self._addresses)
         without_report = [rank for rank in self._others if rank not in reports]

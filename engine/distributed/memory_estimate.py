@@ -18,7 +18,7 @@ USABLE = 0.9
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant of a strategy with its memory estimate."""
+    """A `Variant` of a strategy with its memory estimate."""
 
     variant: Variant
     """The variant."""
@@ -29,14 +29,14 @@ class Candidate:
 
 
 def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Compute the memory that a variant of a strategy needs, by the formula of the strategy."""
+    """Compute the memory that a `Variant` of a strategy needs, by the formula of the strategy."""
     return Strategy.named(variant.strategy).row.memory(variant, workload)
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Compute the memory of every variant of every strategy for a workload, and whether the variant fits.
+    """Compute the memory of each `Variant` that a workload can use, and whether the `Variant` fits.
 
-    The first variant in the list needs the smallest change to a program.
+    The first `Variant` in the list needs the smallest change to a program.
     """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]
@@ -53,9 +53,9 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 
 
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
-    """Find the smallest number of GPUs, larger than in `workload`, on which a variant fits without offloading.
+    """Find the smallest number of GPUs above `workload.gpus` on which a variant of a strategy fits without offloading.
 
-    The function tries 1, 2, 4, ... whole machines, up to 16384.
+    The function tries 1, 2, 4, ..., 16384 machines with `workload.gpus_per_node` GPUs each.
 
     Returns:
         The number of GPUs, and the first variant that fits; None if no variant fits on any of these numbers of GPUs.

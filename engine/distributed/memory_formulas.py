@@ -23,9 +23,9 @@ DEEPSPEED_LIVE = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """The memory of one variant of a strategy.
+    """The memory of one `Variant` of a strategy.
 
-    Fields are in bytes per parameter of the model, on each GPU. The exceptions are `params`, `sent` and `activations`.
+    Fields are in bytes per parameter of the model, on each GPU. `params`, `sent` and `activations` have other units.
     """
 
     params: float
@@ -57,7 +57,7 @@ class MemoryEstimate:
 
     @property
     def states_of_model(self) -> float:
-        """The model states of the ZeRO paper: weights, gradients, optimizer state and float32 copies of the weights."""
+        """The model states of the ZeRO paper, in bytes per parameter: weights, gradients, optimizer state, masters."""
         return self.weights + self.gradients + self.states + self.masters
 
     @property
@@ -100,28 +100,28 @@ def one_process(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of DDP, or of a single process on one GPU."""
+    """Return the memory per GPU with DDP. With one GPU, return the memory of a single process."""
     base = one_process(variant, workload)
     # An all-reduce sends each gradient twice: a reduce-scatter and an all-gather (ZeRO, section 7.1).
     return base if workload.gpus == 1 else replace(base, buckets=DDP_BUCKETS, sent=2.0)
 
 
 def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of ZeRO stage 1 with DDP."""
+    """Return the memory per GPU with DDP and ZeRO stage 1."""
     base = data_parallel(variant, workload)
     # DDP's gradients are views of its buffers here. After the update each rank sends its updated weights.
     return replace(base, gradients=0.0, states=base.states / workload.gpus, sent=3.0)
 
 
 def fairscale_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Compute the memory of ZeRO stage 1 with fairscale's classes `OSS` and `ShardedDataParallel`."""
+    """Return the memory per GPU with fairscale's ZeRO stage 1: the classes `OSS` and `ShardedDataParallel`."""
     base = one_process(variant, workload)
     # At the end of backward each gradient is reduced to the rank that updates its weight. That rank broadcasts it.
     return replace(base, states=base.states / workload.gpus, sent=2.0)
 
 
 def fully_sharded(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of FSDP2."""
+    """Return the memory per GPU with FSDP2."""
     base = one_process(variant, workload)
     share = 1 / shards(variant, workload)
     held = 0.0 if variant.offload else share
@@ -146,7 +146,7 @@ def fully_sharded(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of DeepSpeed ZeRO 1, 2 or 3."""
+    """Return the memory per GPU with DeepSpeed's ZeRO stage 1, 2 or 3."""
     base = one_process(variant, workload)
     element = FULL if workload.precision == "fp32" else HALF
     share = 1 / workload.gpus

@@ -1,4 +1,4 @@
-"""Ranks: this process in the process group, and its collectives. No other module of `engine` uses torch.distributed."""
+"""The rank, the world size, and the collectives. No other module of `engine` uses torch.distributed."""
 
 from __future__ import annotations
 

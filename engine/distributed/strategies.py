@@ -108,7 +108,7 @@ def words_of(value: Any) -> list[str]:
 
 
 def sharded_ddp_words(value: Any) -> list[str]:
-    """Return the words of `sharded_ddp`. True means 'simple'."""
+    """Return the words of the argument `sharded_ddp`, in lower case: `["simple"]` for True, `[]` for None and False."""
     return ["simple"] if value is True else words_of(value)
 
 
@@ -243,7 +243,7 @@ class Strategy(Enum):
 
     @property
     def row(self) -> StrategyRow:
-        """The row of the strategy."""
+        """The value of this enum member: the `StrategyRow` that describes the strategy."""
         row: StrategyRow = self.value
         return row
 

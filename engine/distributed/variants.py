@@ -1,4 +1,4 @@
-"""The lines of `trainbus plan`: the variants of each strategy for a workload, and the arguments that select them."""
+"""The lines of `trainbus plan`: ways to run each strategy on a workload, and the arguments that select each way."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ TORCHRUN = "torchrun --standalone --nproc_per_node=N train.py"
 
 
 def ddp_variants(workload: Workload) -> list[Variant]:
-    """Return a list of one variant: DDP, or a single process if the workload has one GPU."""
+    """Return a list of one `Variant`: DDP, or a single process if the workload has one GPU."""
     return [Variant("one process" if workload.gpus == 1 else "DDP", "", "", 0)]
 
 
 def optimizer_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 of ZeRO, which shards the optimizer state."""
+    """Return a list of one `Variant`: stage 1 of ZeRO, which shards the optimizer state."""
     return [Variant("stage 1", "optimizer", "sharding='stage1'", 1)]
 
 
 def fsdp_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stages 2 and 3 of ZeRO with FSDP2.
+    """Return one `Variant` per way to run stages 2 and 3 of ZeRO with FSDP2.
 
-    The list has hybrid sharding only for several machines. It has stage 3 in half precision only for bf16 and fp16.
+    The list has hybrid sharding only for several machines. For fp32, the list has no variant in half precision.
     """
     degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
     half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
@@ -38,7 +38,7 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for stage 1 of ZeRO with fairscale; an empty list for bf16.
+    """Return a list of one `Variant`: stage 1 of ZeRO with fairscale. For bf16, return an empty list.
 
     fairscale does not support bf16.
     """
@@ -46,12 +46,12 @@ def fairscale_variants(workload: Workload) -> list[Variant]:
 
 
 def no_variants(workload: Workload) -> list[Variant]:
-    """Return an empty list. The rows of strategies that `trainbus plan` does not list name this function."""
+    """Return an empty list, for a strategy that `trainbus plan` does not list."""
     return []
 
 
 def deepspeed_variants(workload: Workload) -> list[Variant]:
-    """Return the variants for DeepSpeed ZeRO 1, 2 and 3, and for stages 2 and 3 with offloading."""
+    """Return one `Variant` for each of DeepSpeed ZeRO 1, 2 and 3, and for stages 2 and 3 with offloading."""
     stages = ((1, False), (2, False), (3, False), (2, True), (3, True))
     return [
         Variant(
@@ -76,7 +76,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return a call of `TrainingArguments` that selects a variant of a strategy, as text."""
+    """Return a call of `TrainingArguments` that selects a `Variant` of a strategy, as text."""
     words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
     words += ["fp16_opt_level='O2'"] * workload.halves_weights
     words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")

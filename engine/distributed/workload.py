@@ -1,4 +1,4 @@
-"""The input of the memory estimate: a workload (model, GPUs, precision, batch) and a variant of a strategy."""
+"""The input of the memory estimate: a `Workload`, and a `Variant`, which is one way to run a strategy."""
 
 from __future__ import annotations
 
@@ -134,5 +134,5 @@ class Variant:
 
 
 def shards(variant: Variant, workload: Workload) -> int:
-    """Return the number of GPUs over which a variant shards; 1 if the variant does not shard."""
+    """Return the number of GPUs over which a variant of a strategy shards; 1 if the variant does not shard."""
     return 1 if variant.stage == 0 else workload.gpus_of_a_node if variant.within_node else workload.gpus

@@ -5,7 +5,7 @@
 | `loop` | One pass over a loader. |
 | `prediction` | Loss, logits and labels of one batch. |
 | `results`, `gathering` | Results of all batches and ranks. |
-| `metric_names` | What the name of a metric says: whether it measures the model, and its better direction. |
+| `metric_names` | Whether a metric measures the quality of the model, and whether higher or lower is better. |
 | `metrics` | Checks and names metrics, and makes them equal on all ranks. |
 | `evaluation_record` | The record of one evaluation, and the plan of the next evaluation. |
 | `modes` | Training mode and evaluation mode of modules. |

@@ -1,6 +1,6 @@
-"""The record of one evaluation: metrics, metric names, data and current batch.
+"""`EvaluationRecord`: metrics, metric names, data and current batch of one evaluation.
 
-`Run.evaluation` is the record of the current or last evaluation.
+The attribute `Run.evaluation` is the `EvaluationRecord` of the current or last evaluation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class EvaluationPlan(NamedTuple):
 
 @dataclass
 class EvaluationRecord:
-    """The record of one evaluation or prediction: metrics, metric names, data and current batch.
+    """The metrics, metric names, data and current batch of one evaluation or prediction.
 
-    The Trainer's evaluation methods write the record.
+    The Trainer's evaluation methods set the fields.
     """
 
     prefix: str = "eval"
@@ -97,7 +97,7 @@ class PlannedRun(Protocol):
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
     """Use the settings in `plan` for the evaluations in a `with` block.
 
-    An evaluation that starts during another evaluation does not use them.
+    An evaluation that starts during another evaluation does not use `plan`.
     """
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:

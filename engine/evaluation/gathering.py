@@ -33,16 +33,16 @@ class Gathered:
         self.parts.append(part)
 
     def last(self, rows: int, of: int | None = None) -> Any:
-        """Return the first `rows` rows of the last batch, on its device; None if there is no batch.
+        """Return the first `rows` rows of the last batch, on its device; None if the attribute `parts` is empty.
 
         Args:
             rows: number of rows to return.
-            of: number of all rows of the last batch. Pass it if an array may have several entries per row.
+            of: number of all rows of the last batch. None: each row has one entry in each array.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
-        """Delete the results that are not in host memory yet, for an evaluation that does not store all batches."""
+        """Delete the results that `to_host` has not moved to host memory yet."""
         self.parts = []
 
     def to_host(self) -> None:
@@ -63,16 +63,16 @@ class Gathered:
     ) -> Any:
         """Return all gathered values as numpy arrays; None if nothing was gathered.
 
-        If `concat` is True, the batches are joined, and the rows are in the order of the dataset. Otherwise the result
-        is a list of batches in the order of the loader.
+        If the attribute `concat` is True, the batches are joined, and the rows are in the order of the dataset.
+        Otherwise the result is a list of batches in the order of the loader.
 
         Args:
             rows: number of rows without padding. The method removes all later rows of joined batches.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset; None if
                 the orders are equal.
             padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
-            of: for joined batches, the number of rows of all batches, padding included. Pass it if an array may have
-                several entries per row, such as several generated sequences.
+            of: for joined batches, the number of rows of all batches, padding included. None: each row has one entry in
+                each array. For several entries per row, such as several generated sequences, `of` must be set.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
                 the first array of the last batch.
         """
@@ -118,7 +118,7 @@ class BatchLosses(Gathered):
 
 
 def copied(data: Any) -> Any:
-    """Return a copy of a tensor, or of mappings and sequences with a copy of each tensor."""
+    """Return `data` with a copy of each tensor. `data` is a tensor, or nested mappings and sequences."""
     return data.clone() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.clone, data)
 
 
@@ -199,14 +199,16 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
     With `of`, an array may have several entries per row, such as several generated sequences. If n is not a multiple of
-    `of`, the function logs a warning and returns the array unchanged.
+    `of`, the function returns the array unchanged. It also logs a warning, unless `rows` equals `of` and `order` is
+    None.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
-        order: dataset index of each row. The function sorts the rows of numpy arrays by these indices, but not the rows
-            of tensors. None keeps the order.
-        of: number of rows of the whole arrays, so that each row has n / of entries. None: each row has one entry.
+        order: dataset index of each row. The function sorts the returned rows of numpy arrays by these indices, but not
+            the rows of tensors. None keeps the order.
+        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. None: each
+            row has one entry.
     """
     if arrays is None:
         return None
@@ -214,7 +216,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return only the first rows of one array or tensor, as `first_rows` does for nested arrays."""
+    """Return only the first rows of one array or tensor. `first_rows` describes the parameters."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0

@@ -19,8 +19,8 @@ _CONTAINERS = (list, dict, set, tuple)
 class NotIsolated(Exception):
     """The error that `isolated` raises for a function that it cannot copy.
 
-    The function is not a plain Python function, or its state has a value that cannot be copied, such as an object of a
-    class that the user wrote.
+    There are two causes. The given object is callable, but is not a plain Python function. Or the state of the function
+    has a value that cannot be copied, such as an object of a class that the user wrote.
     """
 
 
@@ -28,8 +28,8 @@ def isolated(function: Any) -> Callable[..., Any]:
     """Return a copy of a plain Python function. A call of the copy does not change the state of the original.
 
     The state is the closure and the defaults of the function, and the globals of its module that the function uses. The
-    copy includes functions of the same module that the function calls. Objects of other modules, such as a metric of a
-    library, are not copied.
+    copy includes functions of the same module that the function calls. A global variable with an object of a class of
+    another module, such as a metric of a library, is not copied. A call of the copy may change this object.
 
     Raises:
         NotIsolated: if `function` is not a plain Python function, or if its state cannot be copied.

@@ -84,7 +84,7 @@ def evaluation_loop(
         loader: yields the batches.
         prediction_step: called as `prediction_step(model, batch, loss_only, ignore_keys=...)`; returns loss, logits and
             labels of the batch. Each may be None.
-        prefix: start of the metrics' names, such as `eval`.
+        prefix: the prefix of all metric names, such as `eval`.
         loss_only: compute only the loss.
         compute_metrics: turns an `EvalPrediction` into a dict of metrics; None measures only the loss.
         by_batch: call `compute_metrics` for each batch, with tensors and the argument `compute_result`, which is True
@@ -94,7 +94,7 @@ def evaluation_loop(
             predictions for the callback, and drops the predictions after each batch.
         preprocess_logits: called with logits and labels of each batch; its result replaces the logits. A smaller
             result needs less memory.
-        ignore_keys: keys of the model's outputs that are not predictions.
+        ignore_keys: keys of the model's outputs that are not predictions. If None, `prediction_step` chooses the keys.
         limit: the number of batches of each rank, or a fraction below 1 of all batches; None for all batches.
 
     Returns:
@@ -190,7 +190,11 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
 
 
 def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of a `BatchSampler`; an empty list if the sampler has no length."""
+    """Return the number of samples of each batch of a `BatchSampler`. No number is None.
+
+    If the attribute `sampler` has no length, return an empty list. The list has an incomplete last batch
+    even if `drop_last` is True.
+    """
     rows = length_of(batches.sampler)
     if rows is None:
         return []
@@ -239,5 +243,5 @@ def _batch_result(
 
 
 def _is_complete(prediction: EvalPrediction) -> bool:
-    """Return whether a prediction has both predictions and labels, which metrics need."""
+    """Return whether a prediction has both predictions and labels. Metrics need both."""
     return prediction.predictions is not None and prediction.label_ids is not None

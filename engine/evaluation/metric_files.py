@@ -15,7 +15,10 @@ from ...events.errors import ArgumentError
 
 
 def is_path(name: str | os.PathLike[str]) -> bool:
-    """Return whether a metric is given as a path: a path object, a `.py` file, a folder, or a text with a slash."""
+    """Return whether a metric is given as a path and not as a name.
+
+    A path is a path object, a text that ends in `.py` or contains a slash, or the name of an existing folder.
+    """
     text = os.fspath(name)
     return not isinstance(name, str) or text.endswith(".py") or "/" in text or os.sep in text or Path(text).is_dir()
 

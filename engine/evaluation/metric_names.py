@@ -1,4 +1,7 @@
-"""Facts that follow from the name of a metric: whether it measures the model, and whether a greater value is better."""
+"""What the name of a metric says: whether the metric measures the quality of the model, and which values are better.
+
+For example, `eval_loss` measures the quality of the model, and lower values are better. `eval_runtime` does not.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ...events.errors import ArgumentError, nearest
 Mode = Literal["min", "max"]
 
 SPEED = ("_runtime", "_per_second")
-"""Suffixes of metric names that measure speed, not the model."""
+"""Suffixes of the names of metrics that measure speed, not the quality of the model."""
 
 INTERVAL = "_loss_ci"
 """The suffix of the confidence interval of a loss."""
@@ -21,7 +24,10 @@ _LOWER_IS_BETTER = re.compile(r"(loss|error|perplexity|mse|mae|(^|[^a-z])(wer|ce
 
 
 def measures_model(metric: str) -> bool:
-    """Return whether a metric measures the model. False for the epoch, the speed and confidence intervals."""
+    """Return whether a metric measures the quality of the model.
+
+    False for the epoch, the speed, and the confidence interval of a loss.
+    """
     return metric != "epoch" and not metric.endswith((*SPEED, INTERVAL))
 
 

@@ -46,8 +46,8 @@ class Metrics(StreamedMetrics):
         **options: options of the metrics. Each metric receives the options that it supports.
 
     Raises:
-        ArgumentError: for an unknown metric, for an option that no metric has, or for a missing setting. The error
-            names the remedy.
+        ArgumentError: for an unknown metric, a wrong value, an option that no metric has, or an argument that a metric
+            needs and that is not set. The error names the remedy.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Metrics(StreamedMetrics):
 
     @property
     def names_are_known(self) -> bool:
-        """Whether one batch is enough to know the names of all results.
+        """Whether one batch is enough to know the names of all values that the metrics return.
 
-        True if all metrics are bundled, and no name of a result depends on the data.
+        True if all metrics are bundled with trainbus, and no name depends on the data.
         """
         return all(metric.names_are_known for metric in self._metrics)
 
@@ -243,13 +243,14 @@ def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[
 
     Args:
         given: the name of a bundled metric, the path of a file, a metric object, or a `Metrics`.
-        reads: the values to read from the outputs; None for the default of the metric.
-        shift: as in `Metrics`.
+        reads: the values to read from the outputs; None for the default of a bundled metric.
+        shift: the argument `shift` of `Metrics`.
         common: the arguments of `Reader` that all metrics of a `Metrics` share, by name.
         options: the options of all metrics, by name. The metric receives the options that it supports.
 
     Raises:
-        ArgumentError: for an unknown metric or a missing setting.
+        ArgumentError: for an unknown metric, or for a value of `reads` that the metric does not support. Also if the
+            metric needs `reads`, `shift` or `label_names`, and the argument is not set.
     """
     if isinstance(given, Metrics):
         return given
@@ -376,6 +377,6 @@ def _flat(values: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
 
 
 def _unpacked(given: Any) -> str:
-    """If `given` is a list of names, return the advice to pass each name as one argument; else an empty text."""
+    """If `given` is a list or tuple of names, return advice: `Metrics("a", "b")`. Otherwise return an empty text."""
     names = given if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given) else []
     return f" Pass each name by itself: Metrics({', '.join(map(repr, names))})." if names else ""

@@ -154,7 +154,10 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
 
 def plain(value: Any) -> Any:
-    """Convert a metric for JSON: arrays and tensors with one element become numbers, also inside lists and dicts."""
+    """Convert arrays and tensors with one element to numbers, also inside lists, tuples and dicts.
+
+    All other values, such as larger arrays, stay unchanged.
+    """
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -38,10 +38,10 @@ class Reader:
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Return the predictions and the references that a metric compares.
 
-        The form of the results depends on `reads`. `argmax` and `labels` give integer arrays of shape (n,), for the n
-        labels that are not `ignore_index`. If the field `sequences` is True, `argmax` and `labels` give lists with one
-        list of label names per row instead. `sigmoid` and `values` give two arrays of equal shape. `logits` gives
-        tensors. `text` gives lists of strings.
+        The form of the results depends on the field `reads`. `argmax` and `labels` give integer arrays of shape (n,),
+        for the n labels that are not `ignore_index`. If the field `sequences` is True, `argmax` and `labels` give lists
+        with one list of label names per row instead. `sigmoid` and `values` give two arrays of equal shape. `logits`
+        gives tensors. `text` gives lists of strings.
 
         Args:
             predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.
@@ -58,9 +58,10 @@ class Reader:
         return _READERS[self.reads](self, outputs, labels)
 
     def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the predicted classes and the labels. Leave out the labels that are `ignore_index`.
+        """Return the predicted classes and the labels.
 
-        The outputs are class numbers. If the field `sequences` is True, return one list of label names per row.
+        The outputs are class numbers. Labels that are `ignore_index`, and the outputs at their positions, are left out.
+        If the field `sequences` is True, both results have one list of label names per row.
         """
         _check(
             outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),
@@ -78,9 +79,10 @@ class Reader:
         return outputs[counted].cpu().numpy(), labels[counted].cpu().numpy()
 
     def of_argmax(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return the classes with the highest logits, and the labels. Leave out the labels that are `ignore_index`.
+        """Return the classes with the highest logits, and the labels.
 
-        If the field `sequences` is True, return one list of label names per row.
+        Labels that are `ignore_index`, and the classes at their positions, are left out. If the field `sequences` is
+        True, both results have one list of label names per row.
         """
         _check_logits(outputs, labels, "reads='argmax'")
         return self.of_classes(outputs.argmax(dim=-1), labels)
@@ -88,7 +90,7 @@ class Reader:
     def of_logits(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return logits of shape (number of labels, number of classes), and labels of shape (number of labels,).
 
-        Ignored labels and their logits are left out.
+        Labels that are `ignore_index`, and their logits, are left out.
 
         Raises:
             ArgumentError: if the shapes do not fit, or if a label is not a class.
@@ -107,7 +109,7 @@ class Reader:
     def of_sigmoid(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return one prediction per logit, and the labels, as arrays of equal shape.
 
-        A prediction is 1 if the probability of the logit is above `threshold`, else 0.
+        A prediction is 1 if the sigmoid of the logit is above the field `threshold`, else 0.
         """
         labels = labels.reshape(outputs.shape) if outputs.numel() == labels.numel() and _one_each(outputs) else labels
         binary = outputs.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
@@ -128,6 +130,9 @@ class Reader:
 
         If the outputs have one dimension more than the labels, and the last dimension has the size 1, the function
         removes the last dimension.
+
+        Raises:
+            ArgumentError: if the shapes still differ.
         """
         if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
             outputs = outputs.squeeze(-1)
@@ -137,7 +142,8 @@ class Reader:
     def of_text(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return the decoded outputs and the decoded labels, as two lists with one text per row.
 
-        The texts have no special tokens, and no white space at the start or the end. Ignored labels have no text.
+        The texts have no special tokens, and no white space at the start or the end. Token numbers that are
+        `ignore_index` are left out.
         """
         _check(
             not outputs.is_floating_point() and not labels.is_floating_point(),

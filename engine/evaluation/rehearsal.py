@@ -47,12 +47,14 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Evaluate one batch of each dataset, and return the names of the metrics that an evaluation will measure.
 
-    Before the first step, callbacks use the names to check the name of the metric that they read. The function
-    evaluates only if this is fast and cannot change the run. All conditions must be true:
+    Before the first step, callbacks use the names to check that the metric they read exists. The function evaluates
+    only if the evaluation is fast and cannot change the run. All conditions must be true:
 
     - The model has no lazy weights. `batch_eval_metrics` and `include_for_metrics` are not set.
-    - Reading the datasets needs no user code, and the collator is one of trainbus without a state.
-    - `isolated` can copy `preprocess_logits`, and `compute_metrics` if it is not a `StreamedMetrics`.
+    - Reading the datasets needs no user code.
+    - The collator is `default_data_collator`, a `DefaultDataCollator` or a `DataCollatorWithPadding`.
+    - The function `isolated` can copy `preprocess_logits` and `compute_metrics`. If `compute_metrics` is a
+      `StreamedMetrics`, its attribute `names_are_known` must be True instead.
 
     At the end, the function restores the modes, buffers and attributes of modules, and all RNG states.
 
@@ -103,11 +105,11 @@ def rehearse(
 
 
 def _isolated_metrics(compute_metrics: Any) -> Any:
-    """Return a copy of `compute_metrics`. A call of the copy does not change the metrics of the run. None stays None.
+    """Return a copy of `compute_metrics`; None for None. A call of the copy does not change the state of the original.
 
     Raises:
-        NotIsolated: if the function cannot be copied, or if a metric gets its names from the data, such as one name
-            for each class.
+        NotIsolated: if `compute_metrics` cannot be copied, or if one batch is not enough to know the names of its
+            metrics. For example, a metric may have one name for each class.
     """
     if isinstance(compute_metrics, StreamedMetrics):
         if not compute_metrics.names_are_known:
@@ -134,7 +136,7 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Return whether reading a sample runs no user code and draws no random numbers, so that `rehearse` may read it."""
+    """Return True only if reading a sample runs no user code and draws no random numbers."""
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

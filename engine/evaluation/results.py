@@ -54,8 +54,8 @@ class Results:
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait less often. If
                 True, do not call `last_prediction`, and call `finish` after the last batch. True has no effect if
                 `concat` is False or `as_objects` is True.
-            copies: store copies of predictions, labels and inputs, because the next batch may overwrite them. Pass
-                False if each batch is dropped before the next batch.
+            copies: in a single process, store copies of predictions, labels and inputs, because the next batch may
+                overwrite them. Pass False if you call `drop_batch` after each batch.
             copies_labels: if `copies` is True, copy labels and inputs too. Pass False if the collator makes new tensors
                 for each batch.
         """
@@ -76,7 +76,7 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows without padding rows: `dataset_size`, or the gathered rows without a `dataset_size`."""
+        """Number of rows: `dataset_size`, without padding rows. If `dataset_size` is None: `rows_gathered`."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property
@@ -91,7 +91,7 @@ class Results:
 
     @property
     def has_last_pair(self) -> bool:
-        """Whether `last_prediction` returns both predictions and labels, which metrics need."""
+        """Whether the method `last_prediction` returns both predictions and labels. Metrics need both."""
         return bool(self.predictions.parts and self.labels.parts)
 
     def add(self, result: BatchResult, ranks: Ranks) -> None:
@@ -152,7 +152,7 @@ class Results:
         )
 
     def drop_batch(self) -> None:
-        """Delete the predictions, labels and inputs that are not in host memory yet. Losses stay.
+        """Delete the predictions, labels and inputs that `to_host` has not moved to host memory yet. Losses stay.
 
         The loop calls this method after each batch if the evaluation does not store predictions.
         """
@@ -174,12 +174,13 @@ class Results:
     def prediction(self, order: list[int] | None, row_losses: Any) -> EvalPrediction:
         """Return predictions, labels, inputs and losses of all rows, as numpy arrays in dataset order.
 
-        If the collection was created with `concat=False`, return lists of batches in the order of the loader instead.
+        If this object was created with `concat=False`, return lists of batches in the order of the loader instead. The
+        losses are None if this object was created with `include_losses=False`.
 
         Args:
             order: dataset index of each row, in the order of the loader; None if the loader has the order of the
                 dataset.
-            row_losses: the result of the method `row_losses`.
+            row_losses: the result of `Results.row_losses`.
         """
         kept, of = self.rows_gathered - self.padding_rows, self.rows_gathered
         predictions, labels, inputs = (

@@ -1,4 +1,4 @@
-"""Evaluation on a slice: a fixed random subset of a dataset, and the confidence interval of its mean loss."""
+"""Evaluation on a fixed random subset of a dataset, and the confidence interval of the mean loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
     """Return a random subset of a map-style dataset, in random order.
 
     The subset depends only on the seed, `rows` and the length of the dataset. So the subset is the same in every
-    evaluation, on every rank and after a resume. The order is random, because `half_width` needs random batches.
+    evaluation, on every rank and after a resume. The function `half_width` needs the random order.
 
     Args:
         dataset: a dataset with a length.
@@ -27,7 +27,7 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
         seed: the seed of the draw. The draw does not use the generators of the run.
 
     Raises:
-        ArgumentError: if the dataset has no length.
+        ArgumentError: if the dataset has no length or no `__getitem__`.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(

@@ -57,8 +57,9 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             eval_dataset: the dataset or datasets to evaluate on.
-            ignore_keys: keys of the model's outputs that are not predictions.
-            metric_key_prefix: start of all metric names.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
+            metric_key_prefix: the prefix of all metric names.
             **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens` or `num_beams`. They
                 override the training arguments `generation_max_length` and `generation_num_beams`. The training
                 arguments override the generation config of the model.
@@ -79,9 +80,10 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             test_dataset: the dataset to predict for.
-            ignore_keys: keys of the model's outputs that are not predictions.
-            metric_key_prefix: start of the metrics' names.
-            **gen_kwargs: options of `model.generate`, see `evaluate`.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
+            metric_key_prefix: the prefix of all metric names.
+            **gen_kwargs: options of `model.generate`, as in the method `evaluate`.
         """
         self._generation = self._with_arguments(gen_kwargs)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
@@ -104,7 +106,8 @@ class Seq2SeqTrainer(Trainer):
             model: the model that computes the loss, with its wrappers. The unwrapped model generates.
             inputs: the batch, a dict.
             prediction_loss_only: return only the loss, and generate nothing.
-            ignore_keys: keys of the model's outputs that are not predictions.
+            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
+                the keys.
             **gen_kwargs: options of `model.generate`. If there are any, they replace all options that `evaluate` or
                 `predict` received.
 
@@ -138,8 +141,8 @@ class Seq2SeqTrainer(Trainer):
                 is copied. Anything else is loaded.
 
         Raises:
-            ArgumentError: if the model has no generation config class for loading, if the path cannot be read, or if
-                the config is not valid.
+            ArgumentError: if the config is not valid or cannot be loaded. To load it, the model must have an attribute
+                `generation_config` with a method `from_pretrained`.
         """
         if not isinstance(gen_config_arg, (str, os.PathLike)):
             config = copy.deepcopy(gen_config_arg)
@@ -175,7 +178,8 @@ class Seq2SeqTrainer(Trainer):
     def _with_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given options of `generate`, with defaults from the training arguments.
 
-        The defaults are `generation_max_length`, if the options set no length, and `generation_num_beams`.
+        If the options set neither `max_length` nor `max_new_tokens`, `max_length` is `generation_max_length`. If the
+        options do not set `num_beams`, `num_beams` is `generation_num_beams`. An option with the value None is not set.
         """
         options = dict(given)
         lengths = (options.get("max_length"), options.get("max_new_tokens"), self.args.generation_max_length)
@@ -186,11 +190,11 @@ class Seq2SeqTrainer(Trainer):
         return options
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens of shape (rows, length), padded at the end of each row to `max_length`.
+        """Return tokens of shape (rows, length), with padding tokens at the end of each row.
 
-        `max_length` is from the model's generation config; without it, `DEFAULT_MAX_LENGTH`. If the tokens have this
-        length already, and the config sets `max_new_tokens`, they are padded to `max_new_tokens + 1`. Longer tokens
-        stay unchanged.
+        Tokens shorter than the `max_length` of the model's generation config are padded to this length. Without
+        `max_length`, the length is `DEFAULT_MAX_LENGTH`. Other tokens are padded to `max_new_tokens + 1`, if the config
+        sets `max_new_tokens` and they are shorter.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)
@@ -228,9 +232,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    If the user sets no maximum length, this call changes the maximum length after the first batch. For the first batch,
-    `generate` allows 20 tokens after the start token of the decoder. This function sets `max_length` to 20, which
-    includes the start token. For later batches, `generate` therefore allows only 19 tokens after the start token.
+    If the user sets no maximum length, `generate` allows 20 tokens after the start token of the decoder. After the
+    first batch, this function sets `max_length` to 20, and this length includes the start token. For later batches,
+    `generate` therefore allows only 19 tokens after the start token.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

@@ -25,7 +25,7 @@ class StreamedMetrics(ABC):
     @property
     @abstractmethod
     def names_are_known(self) -> bool:
-        """Whether one batch is enough to know the names of all results.
+        """Whether one batch is enough to know the names of all values that the metrics return.
 
-        If True, the run checks the names of metrics before the first step.
+        If False, the run cannot check these names before the first step.
         """

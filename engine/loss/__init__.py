@@ -7,7 +7,7 @@
 | `reachable` | Modules that a loss function uses, but that the run does not train. |
 | `signature` | The parameters that a model's `forward` accepts, and which of them are labels. |
 | `label_smoothing` | Cross entropy with label smoothing. |
-| `item_counts` | The number of label items of a step, over which a loss is averaged. |
+| `item_counts` | The item count of a step, over which a loss is averaged. |
 | `loss_window` | Sums of training losses between two logs. |
 | `index_errors`, `dtype_errors` | Errors of torch about indices and data types, explained for the batch. |
 """

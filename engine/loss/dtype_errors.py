@@ -35,7 +35,7 @@ _MIXED = re.compile(
 
 
 def dtype_note(run: Run, error: BaseException) -> str:
-    """Return a note for an error of the training step that names the tensors of the batch with a wrong data type.
+    """Return a note about an error in a training step: the tensors of the batch with a wrong data type.
 
     The note is empty if the error has another cause, or if no tensor with a wrong data type is found.
     """
@@ -87,7 +87,10 @@ def _named(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _inputs(batch: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of a batch without its labels. In a list or tuple, the last value is the labels."""
+    """Return the name and the value of each tensor of a batch, without the labels.
+
+    In a mapping, names of labels contain `label`. In a list or tuple of several tensors, the last tensor is the labels.
+    """
     tensors = [*_named(batch)]
     if isinstance(batch, Mapping):
         return [(name, value) for name, value in tensors if "label" not in name]

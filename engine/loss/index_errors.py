@@ -111,7 +111,8 @@ def indices_explained(run: Run) -> Iterator[None]:
 def _rows_in_sample(run: Run) -> int:
     """Return n if the only sample of the training batch looks like a whole batch of n samples; otherwise 0.
 
-    Each tensor of the batch then has shape (1, n, ...) with n > 1.
+    A sample looks like a batch if the training batch has at least two values, and all of them are tensors of shape
+    (1, n, ...) with the same n > 1.
     """
     batch = run.batch
     if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:
@@ -234,7 +235,7 @@ def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list
     Args:
         batches: the batch sampler.
         order: the dataset indices in the order of the sampler.
-        number: the number of the batch, from 0.
+        number: the number of the batch among the batches of this rank, from 0.
     """
     start = number * batches.stride + batches.rank * batches.batch_size
     end = start + batches.batch_size

@@ -1,7 +1,7 @@
-"""Count the label items of a step. The loss of the step is the sum of the losses of its items, divided by this number.
+"""The item count of a step: the number of its labels that are not -100. The loss of a step is divided by this number.
 
-With gradient accumulation, the batches of a step may have different numbers of items. Division by the number of items
-of the whole step gives each item the same weight.
+With gradient accumulation, the batches of a step may have different numbers of labels. Division by the item count of
+the whole step gives each label the same weight.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
     """Return the labels of a batch that the model must predict.
 
     Args:
-        batch: a batch with `shift_labels`, or with `labels` of shape (rows, tokens, ...) or (rows, ...).
-        shifted: whether to leave out the first label of each row, because each position predicts the next label.
+        batch: a batch with `shift_labels` or `labels`. The function returns `shift_labels` unchanged.
+        shifted: whether to leave out the first label of each row of `labels`, because each position predicts the next
+            label. If True, `labels` has shape (rows, tokens).
 
     Raises:
         KeyError: if the batch has neither `shift_labels` nor `labels`.

@@ -37,8 +37,8 @@ class LabelSmoother:
             labels: class indices, shape (...) or (..., 1).
             shift: whether to compare the logits of each position with the label of the next position, as in causal
                 models.
-            items: number of label items of the step, which divides the summed loss. None: the number of labels of this
-                batch that are not ignored.
+            items: the item count of the step, which divides the summed loss. None: the number of labels of this batch
+                that are not ignored.
         """
         if shift:
             # Prompt tuning of peft puts virtual tokens before the others. They have logits, and no labels. As in peft,

@@ -55,9 +55,9 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a copy of a criterion or loss function and its module, so that two trainings do not share the weights.
+    """Return a copy of a criterion or loss function, so that two trainings do not share the weights of its module.
 
-    Return the function itself if it has no module, or if its module has neither buffers nor trainable parameters.
+    Return `function` itself if `module_of` finds no module, or a module without buffers and trainable parameters.
     """
     module = module_of(function)
     if module is None:

@@ -13,18 +13,18 @@ import torch
 
 
 class LossWindow:
-    """A sum of training losses. It starts at 0 when the window is created, and again after each call of `read`.
+    """The sum of the training losses since the last call of `read`, or since the loss window was created.
 
-    The sum stays a tensor on its device. If code reads its value, the host must wait for the device.
+    The sum stays a tensor on its device. If code converts the sum to a number, the host must wait for the device.
     """
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create an empty window at the end of a step.
+        """Create an empty loss window at the end of a step.
 
         Args:
             step: number of optimizer steps that are done.
             device: the device of the sum.
-            gather: a function that gathers the sums of all ranks: shape () -> (world_size,).
+            gather: a function that gathers the sum from each rank: shape () -> (world_size,).
         """
         self.since = step
         """Optimizer steps that were done at the last call of `read`, or when the window was created."""
@@ -48,7 +48,8 @@ class LossWindow:
     def skip(self, step: int) -> None:
         """Add the mean loss per step in place of the NaN or infinite loss of a batch, as transformers does.
 
-        The mean is over the steps since the last call of `read`.
+        The mean is `pending`, divided by the number of steps since the last call of `read`, the current step included.
+        With several batches per step, the method still adds the whole mean.
 
         Args:
             step: number of optimizer steps that are done.
@@ -57,7 +58,7 @@ class LossWindow:
         self._note_nonfinite(step + 1)
 
     def add_mean(self, steps: float, share: float) -> None:
-        """Add the mean loss in place of the loss of a skipped batch. The mean of the window then stays the same.
+        """Add the mean loss in place of the loss of a skipped batch. The mean of the loss window then stays the same.
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
@@ -68,7 +69,7 @@ class LossWindow:
             self._sum += self._sum * (share / steps)
 
     def read(self, step: int) -> float:
-        """Return the mean loss per step since the last call of `read`, and set the sum to 0.
+        """Return the mean loss per step since the last call of `read`, and set `pending` to 0.
 
         Every rank must call this method.
 
@@ -86,7 +87,10 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state of the window for a checkpoint. The sum is exact: a Python float can store every float32."""
+        """Return the state of the loss window for a checkpoint.
+
+        The entry `sum` equals the attribute `pending` bit for bit: a Python float can store every float32.
+        """
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
@@ -101,7 +105,9 @@ class LossWindow:
             self.nonfinite_step = step
 
     def drain(self) -> float:
-        """Return the average over the ranks of `pending`. Add this average to `total`, and set `pending` to 0.
+        """Return the average of the attribute `pending` over the ranks.
+
+        Add this average to the attribute `total`, and set `pending` to 0.
 
         Every rank must call this method.
         """
@@ -112,15 +118,15 @@ class LossWindow:
 
 
 class Losses:
-    """The loss windows of a run: `main` for the main `Log` callback, and one for each other callback that opens one."""
+    """The loss windows of a run: `main` for the `Log` callback without a prefix, and one per call of `open`."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create the loss windows of a run. At first, there is only `main`, the window of the main `Log` callback.
+        """Create the loss window `main`, for the `Log` callback without a prefix. `open` creates more loss windows.
 
         Args:
             step: number of optimizer steps that are done.
             device: the device of the sums.
-            gather: a function that gathers a sum of all ranks: shape () -> (world_size,).
+            gather: a function that gathers one sum from each rank: shape () -> (world_size,).
         """
         self._device, self._gather = device, gather
         self.first = step
@@ -147,12 +153,15 @@ class Losses:
         return window
 
     def add(self, loss: torch.Tensor) -> None:
-        """Add the loss of one batch to the sum of every window. `LossWindow.add` describes the loss."""
+        """Add the loss of one batch to every loss window.
+
+        The loss is a scalar that is already divided by the number of batches of the step.
+        """
         for window in self.windows:
             window.add(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the window `main` and of the named windows, for a checkpoint.
+        """Return the states of the loss window `main` and of the loss windows with a name, for a checkpoint.
 
         The dict also has `first`: the number of optimizer steps before the first counted loss.
         """
@@ -163,7 +172,7 @@ class Losses:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned. An empty state changes nothing.
 
-        If a callback opens a named window later, the method `open` restores the state of this window.
+        If a callback later calls `open` with the name of a stored loss window, `open` restores its state.
         """
         if state:
             self.main.load_state_dict(state)

@@ -47,8 +47,8 @@ class Objective:
             criterion: called as `criterion(logits, labels)`; returns the mean over the batch. Use it for models that
                 return only logits.
             compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
-                divide the loss by `num_items_in_batch`, the number of label items of the whole step. If this is None,
-                the function must return a mean over the batch.
+                divide the loss by `num_items_in_batch`, the number of labels of the whole step that are not -100. If
+                `num_items_in_batch` is None, the function must return a mean over the batch.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
@@ -70,7 +70,7 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """Columns of a dataset that the model or the loss uses. None, if `forward` has only `**kwargs`: all columns."""
+        """The dataset columns that the model or the loss may use; None means all columns (`signature.is_unknown`)."""
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -88,7 +88,7 @@ class Objective:
         self._settle()
 
     def set(self, **settings: Any) -> None:
-        """Set attributes, such as `label_names`, to values of the user. They replace the values of the constructor."""
+        """Set attributes of this object, such as `set(label_names=["labels"])`."""
         for name, value in settings.items():
             setattr(self, name, value)
         self._settle()
@@ -99,8 +99,8 @@ class Objective:
         A property would cost a function call per batch instead.
         """
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
-        """Whether the loss is divided by the number of label items of the whole step. A criterion returns the mean over
-        its batch, so the loss is then not divided by this number."""
+        """Whether the loss is divided by the item count of the whole step. False with a criterion, because a criterion
+        returns the mean over its batch."""
 
     def __call__(self, model: nn.Module, inputs: Any, items: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the loss of a batch and the model's outputs.
@@ -109,7 +109,7 @@ class Objective:
             model: the model, wrapped or not.
             inputs: a mapping (passed by name), a tuple or list (passed by position), or a single argument. With a
                 criterion or loss function, the labels are the last element of a tuple or list of two or more elements.
-            items: number of label items of the whole step, see `count_items`; None if the number is unknown.
+            items: the number of labels of the whole step that are not -100; None if the number is unknown.
 
         Returns:
             The loss, usually a scalar. A model wrapped for several devices may return one loss per device.
@@ -153,7 +153,7 @@ class Objective:
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def _remedy(self, inputs: Any) -> str:
-        """Return sentences for the end of an error: the usual reason why a batch does not fit. May be empty."""
+        """Return the end of an error text: usual reasons why a batch does not fit `forward`; empty if none is known."""
         if not isinstance(inputs, Mapping):
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
@@ -170,7 +170,7 @@ class Objective:
         return remedy
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
-        """Return the number of label items of a step on this rank that are not ignored (-100).
+        """Return the number of labels of a step on this rank that are not ignored (-100).
 
         Returns:
             A scalar float tensor; None if the loss is not divided by this number, or if a batch has no labels.
@@ -217,10 +217,10 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch that `count_items` counts.
+        """Return the labels of a batch for the method `count_items`, including ignored labels (-100).
 
         Raises:
-            KeyError: if the batch is a mapping without labels.
+            KeyError: if the batch is a mapping with neither `shift_labels` nor `labels`.
             TypeError: if the labels are not a tensor.
         """
         mapping = isinstance(batch, Mapping)
@@ -236,10 +236,10 @@ class Objective:
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
         """Return the labels of a batch, and the batch without the labels.
 
-        If the batch has no labels, return None and the whole batch.
+        If the batch has no labels, return None and the whole batch, except in the case under `Raises`.
 
         Raises:
-            ModelError: if there is a criterion, and the batch is a mapping without `labels`.
+            ModelError: if the attribute `criterion` is not None, and the batch is a mapping without the key `labels`.
         """
         if not isinstance(inputs, Mapping):
             if self._splits(inputs):

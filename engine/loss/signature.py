@@ -136,7 +136,10 @@ class ForwardSignature:
 
     @property
     def last_named(self) -> str | None:
-        """The last parameter that is not `self`, `*args` or `**kwargs`; None if there is none. Often the labels."""
+        """The name of the last parameter, often `labels`; None if there is no parameter.
+
+        `self`, `*args` and `**kwargs` do not count.
+        """
         named = [name for name, each in self.parameters.items() if each.kind not in _VARIADIC and name != "self"]
         return named[-1] if named else None
 
@@ -169,8 +172,8 @@ def label_names_of(model: nn.Module) -> list[str]:
 
     A parameter is a label if its name contains `label`, as in transformers' `find_labels`. In a question answering
     model, `start_positions` and `end_positions` are labels too. The function reads the `forward` of the model's class.
-    If this `forward` has no label parameters, the function reads the `forward` of the instance, which the program may
-    have replaced.
+    If the `forward` of the class has no label parameters, the function reads a `forward` that the program set on the
+    instance.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

@@ -168,9 +168,9 @@ def build_optimizer(
         target_modules: The linear layers that GaLore and APOLLO project: `targets` of `projected_groups`.
 
     Raises:
-        ArgumentError: The name or an option is unknown, or an option cannot be read. No group has a parameter. The
-            optimizer cannot be built by name. It needs `model`, and `model` is None. No layer matches
-            `target_modules`.
+        ArgumentError: If the name or an option is unknown, or an option cannot be read. If no group has a parameter. If
+            the optimizer cannot be built by name. If the optimizer needs `model`, and `model` is None. If no layer
+            matches `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -249,11 +249,11 @@ def class_and_options(
     warmup_steps: int,
     optim_args: str | None,
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
+    """Return the class of the optimizer with this name, and its keyword arguments without the model's parameters.
 
-    The parameters have the same meaning as in `build_optimizer`. If `optim_args` sets options of the projection of
-    GaLore or APOLLO, the returned keyword arguments have these options too. They belong to the group of the projected
-    weights, not to the class.
+    The arguments have the same meaning as in `build_optimizer`. If `optim_args` sets options of the projection of
+    GaLore or APOLLO, the returned keyword arguments have these options too. `build_optimizer` passes these options to
+    the group of the projected weights, not to the class.
 
     Raises:
         ArgumentError: The name or an option is unknown, an option cannot be read, or the optimizer cannot be built by
@@ -309,7 +309,12 @@ def _projector_class_of(
 
 
 def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
-    """Import the class "module:Class" of a registry row.
+    """Import the class `target`, such as `bitsandbytes.optim:AdamW`.
+
+    Args:
+        name: the value of `optim`, for the error.
+        spec: the row of the registry, for the error.
+        target: the module and the name of the class.
 
     Raises:
         MissingExtra: A package is missing or too old. The error names the package.

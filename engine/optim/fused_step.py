@@ -27,16 +27,17 @@ _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type
 def fused_step(optimizer: Optimizer) -> bool:
     """Make the step of a fused Adam or AdamW. The weights and the state equal those of `optimizer.step()`, bit for bit.
 
-    The function calls the same kernels of torch with the same tensors. It leaves out the Python code around them. For a
-    small model this code takes longer than the kernels.
+    The function calls the same kernels of torch with the same tensors, without the Python code around the kernels. For
+    a small model, this code takes longer than the kernels.
 
     Args:
         optimizer: any optimizer.
 
     Returns:
-        False if the function does not support the optimizer. It has then changed nothing, and the caller must call
-        `optimizer.step()`. Examples that are not supported: another class, a hook, a replaced `step`, `amsgrad`, a
-        learning rate in a tensor, a sparse gradient, the first step, and a running profiler.
+        True if the function has made the step. False if the function does not support the optimizer: the function has
+        changed nothing, and the caller must call `optimizer.step()`. Examples that are not supported: another class, a
+        hook, a replaced `step`, `amsgrad`, a learning rate in a tensor, a sparse gradient, the first step, and a
+        running profiler.
     """
     if type(optimizer) not in (Adam, AdamW) or has_own_step(optimizer) or _profiler_enabled():
         return False
@@ -60,8 +61,7 @@ def fused_step(optimizer: Optimizer) -> bool:
 def has_own_step(optimizer: Optimizer) -> bool:
     """Return whether `optimizer.step()` may run code that is not torch's own, such as a hook or a replaced step.
 
-    Such code may read the parameter groups. The result is also True if a GradScaler has set `grad_scale` or `found_inf`
-    on the optimizer.
+    The result is also True if a GradScaler has set the attribute `grad_scale` or `found_inf` of the optimizer.
     """
     own = vars(optimizer)
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_GLOBAL_HOOKS)
@@ -90,7 +90,11 @@ def _all_of_torch(step: FunctionType) -> bool:
 
 
 def _is_supported(group: dict[str, Any]) -> bool:
-    """Return whether `fused_step` supports a group: `fused`, no `amsgrad` or `differentiable`, no tensor as option."""
+    """Return whether `fused_step` supports a parameter group.
+
+    A supported group has `fused=True`. It has neither `amsgrad` nor `differentiable`, and `lr` and `betas` contain no
+    tensor.
+    """
     options = (group["lr"], *group["betas"])
     return bool(group["fused"]) and not (
         group["amsgrad"] or group["differentiable"] or any(isinstance(option, torch.Tensor) for option in options)
@@ -98,14 +102,16 @@ def _is_supported(group: dict[str, Any]) -> bool:
 
 
 def _tensors_of(group: dict[str, Any], states: dict[Any, Any]) -> list[list[Any]] | None:
-    """Return the arguments of a fused kernel; None if a tensor is of a subclass, or a state does not exist yet.
+    """Return the arguments of a fused kernel for the parameters that have a gradient.
 
     Args:
         group: the parameter group.
         states: the state of the optimizer: parameter -> its tensors by name.
 
     Returns:
-        Six lists: parameters, gradients, first moments, second moments, an empty list, and step counts.
+        Six lists: parameters, gradients, first moments, second moments, an empty list, and step counts. The empty list
+        is the argument for `amsgrad`. None if a tensor is of another class than `torch.Tensor` or `nn.Parameter`, if a
+        gradient is sparse, or if a parameter has no state yet.
     """
     weights: list[Any] = []
     gradients: list[Any] = []

@@ -24,8 +24,8 @@ def is_target(name: str, targets: str | list[str]) -> bool:
 
     Args:
         name: The module's name in `model.named_modules()`.
-        targets: One regular expression for the whole name, or a list. An item of a list is a part of the name, or a
-            regular expression for the whole name.
+        targets: One regular expression for the whole name, or a list. A list selects the module if one item is a part
+            of the name, or is a regular expression that matches the whole name.
 
     Raises:
         ArgumentError: An item is neither a part of the name nor a valid regular expression.
@@ -44,8 +44,8 @@ def projected_groups(
 
     Args:
         model: The model. Only weights of `nn.Linear` layers are projected.
-        targets: "all-linear", one regular expression for whole layer names, or a list. An item of a list is a part of a
-            name, or a regular expression for the whole name.
+        targets: "all-linear", one regular expression for whole layer names, or a list. A list selects a layer if one
+            item is a part of the layer's name, or is a regular expression that matches the whole name.
         settings: Options of the group of projected weights.
 
     Raises:

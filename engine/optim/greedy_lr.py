@@ -55,15 +55,16 @@ class GreedyLR(LRScheduler):
         threshold_mode: "abs": the threshold is an absolute number. "rel": it is a fraction of the best metric.
         cooldown: Number of metrics to ignore after a reduction.
         warmup: Number of metrics to ignore after a raise.
-        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. If your
-            learning rate is below 1e-3, as in fine-tuning, set a lower `min_lr`. With the default, the schedule could
-            then only raise the learning rate.
+        min_lr: Lowest learning rate, one value or one per group. The default, 1e-3, suits learning rates near 0.1. If
+            your learning rate is below `min_lr`, as in fine-tuning, set a lower `min_lr`. Otherwise the schedule can
+            only raise the learning rate.
         max_lr: Highest learning rate, one value or one per group.
         eps: Smallest change of a learning rate. Smaller changes are skipped.
         verbose: Print a line for each change.
         smooth: Use the mean of the last `window_size` metrics instead of the metric.
         window_size: Number of metrics in the mean of `smooth`.
-        reset_start: Number of reductions at the lowest learning rate before the schedule starts again.
+        reset_start: Number of reductions at the lowest learning rate before the schedule starts again. A raise sets the
+            count of these reductions to 0.
 
     Raises:
         ArgumentError: A number is outside of its range, a mode is unknown, or the number of values in `min_lr` or
@@ -141,11 +142,13 @@ class GreedyLR(LRScheduler):
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Add a metric. If the streak is now longer than `patience`, change the learning rates.
+        """Add a metric. After more than `patience` improvements in a row, raise the learning rates.
+
+        After more than `patience` metrics in a row without improvement, lower the learning rates.
 
         Args:
             metrics: The metric, as a number or a one-element tensor.
-            epoch: New value of `last_epoch`. Default: count the calls.
+            epoch: New value of `last_epoch`. None: `last_epoch` plus 1.
         """
         current = float(metrics)
         if self._window is not None:
@@ -163,7 +166,10 @@ class GreedyLR(LRScheduler):
         self._last_lr = self._rates()
 
     def is_better(self, current: float, best: float) -> bool:
-        """Return whether `current` is better than `best` by more than the threshold."""
+        """Return whether `current` is better than `best` by more than the threshold.
+
+        With `threshold_mode="rel"`, the threshold is a fraction of `best`.
+        """
         if self.mode == "min":
             return current < (best * (1.0 - self.threshold) if self.threshold_mode == "rel" else best - self.threshold)
         return current > (best * (1.0 + self.threshold) if self.threshold_mode == "rel" else best + self.threshold)

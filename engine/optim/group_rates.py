@@ -29,7 +29,7 @@ def with_own_rates(
     Args:
         groups: Parameter groups, each with `params` and `weight_decay`.
         model: The model, for the names.
-        rates: Pattern -> learning rate. `matches` says which names a pattern matches.
+        rates: Pattern -> learning rate. The function `matches` says which names a pattern matches.
 
     Raises:
         ArgumentError: A pattern matches no trainable parameter, or only parameters that an earlier pattern matches.

@@ -150,12 +150,12 @@ _BNB_RMSPROP = OptimizerSpec(
 
 
 def _paged(spec: OptimizerSpec) -> OptimizerSpec:
-    """Build the row of the paged variant of a bitsandbytes optimizer. The paged state can move to host memory."""
+    """Build the registry row for the paged form of a bitsandbytes optimizer. Paged state can move to host memory."""
     return _with_defaults(spec, is_paged=True)
 
 
 def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
-    """Build the row of the 8-bit variant of a bitsandbytes optimizer.
+    """Build the registry row for the 8-bit form of a bitsandbytes optimizer.
 
     8-bit state has a quarter of the size of 32-bit state.
     """
@@ -355,8 +355,9 @@ def has_train_eval_modes(optim: Any) -> bool:
 def is_shape_dependent(class_name: str) -> bool:
     """Return whether an optimizer class gives different results on a flat shard of a weight than on the whole weight.
 
-    If the class has a row, the row decides. Another class counts as shape-dependent if its name contains the name of a
-    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`, such as `muon`. Case and underscores do not matter.
+    If the class has a row in `OPTIMIZERS`, the row decides. Another class counts as shape-dependent if its name
+    contains the name of a shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`, such as `muon`. Case and
+    underscores do not matter.
     """
     name = _plain(class_name)
     rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]

@@ -168,9 +168,10 @@ def cosine_with_min_lr(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> float:
-    """Return the factor of a linear warmup, then a cosine decay to m = min_lr / lr_init: c (1 - m) + m.
+    """Return the factor of a linear warmup, then a cosine decay to m: c (1 - m) + m.
 
-    c is the factor of the function `cosine`. Source: eta_min of SGDR, arXiv:1608.03983, equation 5.
+    m is `min_lr_rate`, or else min_lr / lr_init. c is the factor of the function `cosine`. Source: eta_min of SGDR,
+    arXiv:1608.03983, equation 5.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.
@@ -200,11 +201,11 @@ def cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> float:
-    """Return the factor of a warmup that begins above 0, then a cosine decay to m = min_lr / lr_init: c (1 - m) + m.
+    """Return the factor of a linear warmup, then a cosine decay to m: c (1 - m) + m.
 
-    c is (1 + cos(2 pi p num_cycles)) / 2, with p = (t - W + 1) / (T - W). t is the step, W is `num_warmup_steps`, and T
-    is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
-    reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate` the warmup is (t + 1) / W. Source:
+    m is `min_lr_rate`, or else min_lr / lr_init. c is (1 + cos(2 pi p num_cycles)) / 2, with p = (t - W + 1) / (T - W).
+    t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
+    reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate`, the warmup is (t + 1) / W. Source:
     `cosine_warmup_with_min_lr` of transformers.
 
     Args:

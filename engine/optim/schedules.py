@@ -85,11 +85,11 @@ def get_scheduler(
         optimizer: The optimizer. The learning rates of its groups become the initial learning rates, and the schedule
             multiplies them by a factor. The options `lr_end` and `min_lr` are learning rates. The schedule divides them
             by `optimizer.defaults["lr"]` to get a factor.
-        num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
-        num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
+        num_warmup_steps: Length of the warmup in optimizer steps; None for a schedule without a warmup.
+        num_training_steps: Length of the run in optimizer steps; None for a schedule without an end.
         scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.
-        kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). An option in
-            `kwargs` overrides the same option in `scheduler_specific_kwargs`.
+        kwargs: Options of the schedule: see `accepted_kwargs`. The default of `last_epoch` is -1, for a new run. An
+            option in `kwargs` overrides the same option in `scheduler_specific_kwargs`.
 
     Returns:
         For `reduce_lr_on_plateau` and `greedy`, a `ReduceLROnPlateau` or a `GreedyLR`, to step with a metric after
@@ -141,9 +141,9 @@ def _check_numbers(name: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether `scheduler.step` takes a metric. Such a scheduler steps after evaluations, not optimizer steps.
+    """Return whether `scheduler.step` has a parameter `metrics`.
 
-    The signature decides. The function therefore also works for schedulers of torch, of transformers and of the user.
+    Such a scheduler steps after evaluations. Other schedulers step after optimizer steps.
     """
     step = getattr(scheduler, "step", None)
     return callable(step) and "metrics" in inspect.signature(step).parameters

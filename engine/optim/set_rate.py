@@ -10,9 +10,10 @@ import torch
 def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
     """Scale all learning rates, so that the highest initial learning rate of the schedule is `rate`.
 
-    Without a schedule, the highest current learning rate of the optimizer becomes `rate`. The schedule keeps its shape,
-    and the parameter groups keep the ratios of their learning rates. If all these learning rates are 0, each group gets
-    `rate`. Checkpoints save the change with the optimizer and the schedule.
+    The initial learning rates are the `base_lrs` of the schedule. Without `base_lrs` or without a schedule, the highest
+    current learning rate of the optimizer becomes `rate`. The schedule keeps its shape, and the parameter groups keep
+    the ratios of their learning rates. If the highest learning rate is 0, each group gets `rate`. Checkpoints save the
+    change with the optimizer and the schedule.
 
     Args:
         optimizer: an object with `param_groups`.

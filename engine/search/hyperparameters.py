@@ -54,10 +54,10 @@ class SearchBackend(Protocol):
     """A library that chooses hyperparameters. The integrations of optuna, ray and wandb implement this protocol."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the default search space, or the hyperparameters of a trial in this space.
+        """Return the default search space, which a search without `hp_space` uses.
 
-        For optuna, return the hyperparameters of `trial`, with values that optuna suggests. For ray and wandb, `trial`
-        is None: return the search space in the form of the library. A search without `hp_space` uses this method.
+        For ray and wandb, `trial` is None, and the search space has the format of the library. For optuna, return the
+        values that optuna suggests for `trial`, by argument name.
         """
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
@@ -99,7 +99,7 @@ class TrialTrainer(Protocol):
 
 @dataclass(repr=False)
 class Search:
-    """A hyperparameter search: the space, the objective, and the inputs of the trainer that each trial builds.
+    """A hyperparameter search: the space, the objective, and the inputs from which each trial builds its trainer.
 
     A `Search` contains no `Run`, no optimizer and no event bus, so a library can send it to another process.
     """
@@ -198,8 +198,8 @@ class Search:
             values: the hyperparameters of the trial.
 
         Raises:
-            ArgumentError: if a value is not valid for its training argument, or if no argument has its name. The error
-                names the trial.
+            ArgumentError: if a value is not valid for its training argument. Also if a name in `values` is no training
+                argument and `model_init` does not receive the trial. The error names the trial.
         """
         base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}
@@ -281,8 +281,9 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
-    Rank 0 asks the callbacks and sends the values to the other ranks, because only rank 0 may know the values of a
-    sweep. A rank without a callback that sets arguments does not read the values, and gets an empty dict.
+    Only rank 0 asks its callbacks, because the other ranks may not know the values, for example those of a wandb sweep.
+    The other ranks read the values of rank 0. If a rank has no callback that sets arguments, the rank does not read
+    the values, and returns an empty dict.
 
     Args:
         args: the user's arguments.
@@ -364,7 +365,7 @@ def checked_direction(direction: Any) -> str | list[str]:
 
 
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
-    """Return whether `model_init` receives the trial.
+    """Return whether `model_init`, which must not be None, receives the trial.
 
     `model_init` receives the trial in two cases: it has exactly one required parameter, or it has a single parameter
     with the default None.

@@ -39,7 +39,7 @@ class MinimizedObjective:
     _warned: bool = False
 
     def __call__(self, metrics: dict[str, Any]) -> Any:
-        """Return the objective of a trial. `metrics` are as `Trainer.evaluate` returns them."""
+        """Return the value that the search minimizes, from the metrics that `Trainer.evaluate` returns."""
         summed = [name for name in summed_metrics(metrics) if not name.endswith("loss")]
         if summed and not self._warned:
             self._warned = True

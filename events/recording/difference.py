@@ -142,15 +142,15 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 
 
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
-    """Yield the records that an uninterrupted run would have, without records that are not compared.
+    """Yield the records to compare.
 
-    A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
+    These are the records that an uninterrupted run would have, except the records that `left_out` names. A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
     `on_epoch_end` and `on_log` have the whole state. All other yielded records have no state.
 
     Args:
         recording: the recording.
-        resumed: the steps from which one of the compared runs resumed.
-        left_out: names of events, and of actions on flags, whose records are not yielded.
+        resumed: the steps from which at least one of the two compared runs resumed.
+        left_out: names of events and of actions on flags, such as `on_commit` and `veto`.
     """
     session = 0
     state: dict[str, Any] = {}

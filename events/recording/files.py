@@ -53,12 +53,12 @@ def file_name(rank: int) -> str:
 class Encoder:
     """Turns records into lines of JSON.
 
-    Most steps have the same sequence of events. The encoder writes each sequence once, with a number. The line of a
-    step has only the number of its sequence.
+    Most steps have the same sequence of events. The encoder writes each sequence once, with a number. In the line of a
+    step, this number replaces the sequence.
     """
 
     def __init__(self) -> None:
-        """Create the encoder of one session of the file. The first sequence of events gets the number 0."""
+        """Create the encoder for one session of a recording. The first sequence of events gets the number 0."""
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
@@ -101,8 +101,7 @@ def written(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Undo `written` for one value: return the number for `NaN`, `Infinity` or `-Infinity`, and other values
-    unchanged."""
+    """Convert the string `NaN`, `Infinity` or `-Infinity` to a float. Return any other value unchanged."""
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
@@ -169,7 +168,7 @@ def find(path: Path, rank: int = 0) -> Path:
         rank: the rank that wrote the recording, if `path` is a folder.
 
     Raises:
-        RecordingError: if there is no recording. The error names the argument that writes one.
+        RecordingError: if there is no recording.
     """
     found = path / file_name(rank) if path.is_dir() else path
     if not found.is_file():
@@ -244,9 +243,9 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    The resumed run announces the events after the save of step `step` again. So the recording keeps the lines up to
-    the last save of this step. If the run did not save at this step, the recording keeps the lines up to the end of the
-    step.
+    If the run saved at this step, the kept lines end before the first repeated line after the last save. A repeated
+    line is an event in `RESTARTS`, a flag write or the head of a session. If the run did not save at this step, the
+    kept lines end with the last line of the step.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

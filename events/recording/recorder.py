@@ -177,9 +177,9 @@ class Recorder(Callback):
 
 
 class DecisionRecorder(Recorder):
-    """A recorder for decisions only: it makes the records from which `Rows` derives the decisions of a run.
+    """A recorder for decisions only, such as saves and stops. The class `Rows` reads the decisions from its records.
 
-    It makes no records of the events of steps, and records no values of the state.
+    It makes no records of the events from `on_step_begin` to `on_step_end`, and records no values of the state.
     """
 
     def _watch(self, event: str, run: Any) -> None:
@@ -187,14 +187,14 @@ class DecisionRecorder(Recorder):
             super()._watch(event, run)
 
     def _note_progress(self, state: Any, record: Record) -> None:
-        """Do nothing: a decision needs no values of the state."""
+        """Do nothing: this recorder records no values of the trainer state."""
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
     """Return the handlers of each event, in handler order.
 
-    Each key is the name of an event. Each value is a dict from the id of a callback to the number of the stage in which
-    its handler runs. Events without handlers are left out.
+    Each key is the name of an event. Each value is a dict from the id of a callback to the stage of its handler, as a
+    number, such as 30 for `Stage.DECIDE`. Events without handlers are left out.
     """
     plan: dict[str, dict[str, int]] = {}
     for event in bus:

@@ -1,5 +1,7 @@
-"""Rows: the decisions of a run, such as a save, derived from its records. If a preview is correct, its rows equal the
-rows of the run."""
+"""The decisions of a run, such as a save, derived from the records of the run.
+
+Each decision is a row. The rows of a correct preview equal the rows of the run.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        """Start without any record."""
+        """Create the object without records."""
         self._asked: dict[str, dict[str, str]] = {}
         self._taken: dict[str, dict[str, str]] = {}
 
     def take(self, record: Record) -> list[Row]:
-        """Read the next record. Return the row of its decision in a list; [] if the record has no decision."""
+        """Read the next record. If the record has a decision, such as a save, return a list of one row; else []."""
         if "session" in record:  # a request of the earlier session was not taken before the save that it resumes from
             self._asked, self._taken = {}, {}
         if "f" in record:

@@ -44,8 +44,11 @@ def check_config(config: dict[str, Any], run: Run) -> None:
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
     """Check that an optimizer gives the same results with the ZeRO stage of the configuration as without DeepSpeed.
 
-    With stage 0, all optimizers do. Stages 1 to 3 flatten the weights, so optimizers that depend on the shape of a
-    weight do not work. Optimizers with train and eval modes, and torch's Adagrad, do not work either.
+    With stage 0, the results are the same for all optimizers. With stages 1 to 3, these optimizers do not work:
+
+    - Optimizers that depend on the shape or norm of each weight, because stages 1 to 3 flatten the weights.
+    - Optimizers with train and eval modes.
+    - torch's Adagrad.
 
     Raises:
         ArgumentError: if the optimizer does not work. The error gives the reason, and says what to do.

@@ -71,8 +71,8 @@ def read_config(given: Any) -> dict[str, Any]:
     """Return a copy of a configuration that is a dict, or read a configuration from a JSON file.
 
     Raises:
-        ArgumentError: if `given` is neither a dict nor a path, or if the file cannot be read, has no JSON object, or
-            has a key twice in one section. The error names the file.
+        ArgumentError: if `given` is neither a dict nor a path. Also if the file cannot be read, has no JSON object, or
+            has a key twice in one section. An error about the file names the file.
     """
     if isinstance(given, dict):
         return copy.deepcopy(given)
@@ -115,15 +115,18 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
       `gradient_accumulation_steps` and `total_num_steps` must always agree with the run. With `auto_find_batch_size`,
       the batch sizes of the arguments replace the batch sizes of the configuration.
     - If the batch sizes, `gradient_accumulation_steps` or `gradient_clipping` are absent, the function adds them. If
-      the arguments set half precision, the function also adds an absent section `bf16` or `fp16`.
+      the arguments set half precision, the function also adds an absent section `bf16` or `fp16`. It adds no `fp16`
+      if there is a section `amp`.
     - With `deepspeed_fill_sections=True`, the function adds the sections `optimizer` and `scheduler`, if they are
-      absent. Without this argument and without a section `optimizer`, DeepSpeed uses the optimizer of the run.
-    - If the schedule in the configuration needs `total_num_steps`, the function adds this key. All other keys stay
-      unchanged.
+      absent. If the section `optimizer` stays absent, DeepSpeed uses the optimizer of the run.
+    - If the configuration had no section `optimizer`, the function adds `zero_allow_untested_optimizer` and
+      `zero_force_ds_cpu_optimizer`, if they are absent.
+    - If the schedule in the configuration needs `total_num_steps`, the function adds this key.
 
     Raises:
         ArgumentError: if keys are unknown, not supported or of a wrong type, if keys contradict the arguments, or if
-            the arguments have no value for a key with "auto". The error lists the keys.
+            the arguments have no value for a key with "auto". The error lists the keys. Also if
+            `deepspeed_fill_sections` is True, and DeepSpeed has no schedule for `lr_scheduler_type`.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)
@@ -143,7 +146,10 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
 
 
 def _fill(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> list[str]:
-    """Replace "auto" by the values of the arguments, in place. Return an error text for each contradicting value."""
+    """Replace "auto" by the values of the arguments and the run, in place.
+
+    Return an error text for each value in `config` that contradicts the arguments or the run.
+    """
     conflicts = []
     for rule in rules(args, sizes):
         section, name = _find(config, rule.key)
@@ -186,9 +192,10 @@ def rules(args: TrainingArguments, sizes: RunSizes) -> Iterator[Rule]:
 
 
 def hidden_size_of(model: Any) -> int | None:
-    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if both are missing.
+    """Return the `hidden_size` of a model's config; without `hidden_size`, the largest number in `hidden_sizes`.
 
-    If the config itself has neither, the function reads `text_config` of the config.
+    If both are missing in the config, read them from `text_config` of the config. If they are missing there too, return
+    None.
     """
     config = getattr(model, "config", None)
     for part in (config, getattr(config, "text_config", None)):

@@ -97,7 +97,7 @@ UNSUPPORTED: dict[str, str] = {
 
 
 def check_schema(config: dict[str, Any]) -> None:
-    """Check the keys and types of a configuration, independent of the arguments.
+    """Check the keys and types of a configuration, without comparing its values with the training arguments.
 
     Raises:
         ArgumentError: if a key is unknown, is not supported or has a value of the wrong type. The error lists all such

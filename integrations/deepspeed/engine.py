@@ -23,7 +23,7 @@ Groups = list[dict[str, Any]]
 
 
 def default_groups(model: nn.Module) -> Groups:
-    """Build two parameter groups, with and without weight decay, for an optimizer that the configuration names."""
+    """Build two parameter groups, with and without weight decay, for an optimizer from DeepSpeed's configuration."""
     decaying, others = parameter_groups(model, 1.0)
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]

@@ -23,7 +23,7 @@ LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyster
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the torch optimizer that DeepSpeed's optimizer wraps. Its parameter groups have the current options."""
+    """Return the optimizer that the engine's optimizer wraps; without a wrapper, the engine's optimizer itself."""
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 
@@ -192,12 +192,12 @@ class OptimizerState:
         return [number for number, group in enumerate(self.groups) if self._kept.intersection(group["params"])]
 
     def _members(self) -> list[list[nn.Parameter]]:
-        """Return one list per nonempty group: the parameters of the group to train."""
+        """Return the parameters to train: one list per parameter group with such parameters."""
         groups = (self.groups[number]["params"] for number in self.nonempty_groups())
         return [[parameter for parameter in group if parameter in self._kept] for group in groups]
 
     def _flat_tensors(self) -> list[list[torch.Tensor]]:
-        """Return the tensors that the optimizer updates, as one list per nonempty group.
+        """Return the tensors that the optimizer updates: one list per parameter group with parameters to train.
 
         With stages 1 to 3, one such tensor contains shards of many parameters. With stage 0, the optimizer updates the
         parameters themselves.
@@ -240,10 +240,10 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Replace the parameters in the optimizer's groups by `tensors`, inside a `with` block.
+    """Replace the parameters in the groups of `optimizer` by `tensors`, inside a `with` block.
 
-    Inside the block, `load_state_dict` loads the state of `tensors`. With stage 3, DeepSpeed itself puts its flat
-    tensors into the groups only during an update.
+    Inside the block, `optimizer.load_state_dict` loads the optimizer state of `tensors`. Stage 3 needs the replacement,
+    because DeepSpeed puts its flat tensors into the groups only during an update.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

@@ -94,7 +94,7 @@ def warn_before_compilation(config: dict[str, Any]) -> None:
 
 
 def ignore_deprecated_names() -> None:
-    """Ignore torch's deprecation warnings that DeepSpeed causes in each step, until `leave_process_group`."""
+    """Ignore torch's deprecation warnings that DeepSpeed causes, until a call of `leave_process_group`."""
     warnings.filterwarnings("ignore", DEPRECATED_NAMES, FutureWarning)
 
 
@@ -124,8 +124,8 @@ def init_single_process(run: Run) -> None:
 def leave_process_group() -> None:
     """Destroy the process group, and undo `init_single_process` and `ignore_deprecated_names`.
 
-    If another DeepSpeed engine of this process is alive, do nothing. If the user's program created a process group of
-    one rank, this group stays.
+    If a DeepSpeed engine of this process is still alive, do nothing. A process group of several ranks is always
+    destroyed. A process group of one rank is destroyed only if `init_single_process` created it.
     """
     FINALIZERS[:] = [finalizer for finalizer in FINALIZERS if finalizer.alive]
     if FINALIZERS:

@@ -1,7 +1,7 @@
 """Save, load and change the weights of a model that DeepSpeed trains, as full tensors.
 
-With stages 1 and 2, and with stage 3 in half precision, the optimizer updates float32 copies of the weights: the master
-weights.
+The master weights are float32 copies of the trainable weights. The optimizer updates these copies. With stage 3, only
+half-precision weights have master weights. With stages 1 and 2, float32 weights have master weights too.
 """
 
 from __future__ import annotations

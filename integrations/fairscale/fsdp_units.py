@@ -37,7 +37,7 @@ class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules by name. A wrapper has the name of the module that it wraps."""
+        """Yield the modules by name. A wrapper and the module in the wrapper have the same name."""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             yield plain_name(name), module
 
@@ -64,10 +64,10 @@ def units_of(root: FSDPUnit) -> list[Any]:
 def shard_model(
     model: nn.Module, blocks: list[nn.Module], device: torch.device, *, offload: bool, reshard: bool, bucket_mb: int
 ) -> FSDPUnit:
-    """Shard a model over the ranks, block by block, so that at most one block is full on the device at a time.
+    """Shard a model over the ranks, block by block.
 
-    A unit is fairscale's wrapper around a block. Units replace the blocks in the model. All ranks start with the
-    weights of rank 0.
+    Each block moves to the device, and its weights are sharded before the next block moves. A unit is fairscale's
+    wrapper around a block. Units replace the blocks in the model. All ranks start with the weights of rank 0.
 
     Args:
         model: the model, on any device, with weights in float32.
@@ -75,7 +75,7 @@ def shard_model(
         device: the device that computes.
         offload: whether the shards stay in host memory.
         reshard: whether the weights of blocks are freed after forward and gathered again for backward. Weights outside
-            of the blocks stay gathered.
+            of the blocks always stay gathered from forward to backward.
         bucket_mb: the size of a bucket of gradients, in MiB. 0: no buckets.
 
     Returns:
@@ -239,7 +239,7 @@ def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, k
 
 
 def load_optimizer_state(root: FSDPUnit, optimizer: Any, state: dict[str, Any]) -> None:
-    """Load this rank's shards of a full optimizer state, from `gather_optimizer_state`, into an optimizer."""
+    """Load this rank's shards of `state`, a full optimizer state from `gather_optimizer_state`, into an optimizer."""
     weights = _weights_of(optimizer)
     shards = {
         number: {

@@ -46,9 +46,9 @@ class ShardedDDP(Callback):
     `torchrun --nproc_per_node=N`. Training reaches the same weights as with DDP.
 
     Raises:
-        ArgumentError: in a single process, or for an optimizer object that is not sharded.
-        ModelError: if one rank would get all weights, because fairscale does not divide a weight. Also if the weights
-            have several dtypes, or if a gradient is sparse.
+        ArgumentError: in a single process, if you pass an optimizer object, or if the optimizer cannot be sharded.
+        ModelError: if fairscale assigns all weights to one rank, for example the only weight of a model. Also if the
+            weights have several dtypes, or if a gradient is sparse.
     """
 
     stage = Stage.PREPARE
@@ -131,9 +131,9 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
 
 
 def _remove_hooks(wrapped: Any) -> None:
-    """Remove the gradient hooks of a wrapper, because the hooks of the next wrapper replace them.
+    """Remove the gradient hooks of `wrapped`, if it is a `ShardedDataParallel`.
 
-    With both sets of hooks, the ranks would reduce each gradient twice.
+    A new wrapper of the same model adds new hooks. With the old hooks too, the ranks would reduce each gradient twice.
     """
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:

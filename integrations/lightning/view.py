@@ -137,8 +137,8 @@ class FitLoop:
 class TrainerView:
     """A view of a run with the attributes of a `lightning.pytorch.Trainer` that callbacks of Lightning read.
 
-    If a callback sets `should_stop = True`, the run stops. If a callback reads or sets another attribute of Lightning's
-    trainer, the view raises an `ArgumentError` that names the attribute.
+    If a callback sets `should_stop = True`, the run stops. If a callback reads an attribute that the view does not
+    have, or sets an attribute that has no effect, the view raises an `ArgumentError` that names the attribute.
     """
 
     _run: Run
@@ -223,7 +223,7 @@ class TrainerView:
 
     @property
     def model(self) -> Any:
-        """The module that the hooks receive."""
+        """The module that the hooks of the Lightning callback receive."""
         return self.lightning_module
 
     @property
@@ -294,7 +294,10 @@ class TrainerView:
             self._run.control.request("training_stop", str(reason))
 
     def attach_optimizer(self) -> None:
-        """Set the attributes `optimizers` and `lr_scheduler_configs` to the optimizer and the schedule of the run."""
+        """Store the optimizer of the run in the list `optimizers`, and the schedule in the list `lr_scheduler_configs`.
+
+        Without a schedule, or if `lr_scheduler_type` is `constant`, the list `lr_scheduler_configs` is empty.
+        """
         schedule: Any = self._run.lr_scheduler
         self.optimizers = [self._run.optimizer]
         moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"
@@ -303,7 +306,7 @@ class TrainerView:
 
     @property
     def schedule_changed(self) -> bool:
-        """Whether the callback replaced the schedule of the run since the last read of this property."""
+        """Whether the callback of Lightning replaced the schedule of the run since the last read of this property."""
         configs = self.lr_scheduler_configs
         changed = bool(configs) and configs[0].scheduler is not self._own_schedule
         if changed:
@@ -321,7 +324,7 @@ class TrainerView:
                     schedule.step()
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Add values to the next log of the run."""
+        """Add values to the next log of the run. `step` has no effect."""
         for name, value in metrics.items():
             self._logged[name] = value.item() if hasattr(value, "item") else value
 

@@ -56,7 +56,7 @@ class ModelArtifacts:
     of these folders. A folder may also be missing because the run moved to another machine."""
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Add a checkpoint that is being written to `pending`, so that `upload_committed` uploads it after its commit.
+        """Append to `self.pending` a checkpoint that is being written. `upload_committed` uploads it after the commit.
 
         With `only_best=True`, skip a checkpoint if its step is not the best step so far.
         """
@@ -71,7 +71,7 @@ class ModelArtifacts:
         self._rotated.add(checkpoint.path.name)
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
-        """Upload the committed checkpoints in `pending`, and delete the artifact versions of rotated checkpoints."""
+        """Upload the committed checkpoints in `self.pending`. Delete the artifact versions of rotated checkpoints."""
         ready = [model for model in self.pending if model.folder.is_dir()]
         self.pending = [model for model in self.pending if model not in ready]
         best = run.state.best_global_step
@@ -80,10 +80,10 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload the models that are due when training ends. All ranks must call this method.
+        """Upload models at the end of the training. All ranks must call this method.
 
-        With `wanted="end"`, save and upload the model of the trainer. With another value, upload the committed
-        checkpoints in `pending`.
+        With `wanted="end"`, save and upload the model of the trainer. With `checkpoint` or `best`, call
+        `upload_committed`.
         """
         if wanted != "end":
             self.upload_committed(tracker, run)

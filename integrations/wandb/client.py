@@ -51,9 +51,9 @@ class WandbSession(TrackerSession):
         """Wrap an open run.
 
         Args:
-            live: the run of the client.
+            live: the open run, as returned by `wandb.init`.
             owned: whether this session finishes the run. False for a run that the user's program opened.
-            request: the values that open the run.
+            request: the values with which the run was opened.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
@@ -139,7 +139,7 @@ class WandbSession(TrackerSession):
         return call()
 
     def _further_part(self) -> Request:
-        """Build the request that opens the run again in this process, after its client has ended or finished it."""
+        """Build the request that opens the run again, after wandb-core has died or the program has finished the run."""
         known = replace(self.request.identity, run_id=self.run_id, segments=self.segments)
         stored = identity.load(self.request.folder, self.run_id) or known
         return replace(self.request, identity=stored, resumes=True, save_code=False)
@@ -248,8 +248,8 @@ def request_after(request: Request, ended: Any) -> Request:
     """Return the request for a new wandb run in the project of a finished run.
 
     Args:
-        request: the request for the finished run. The new request has a new id, and the project, the entity, the group
-            and the offline mode of `ended`. All other options are the same.
+        request: the request with which the session joined the finished run. The new request has a new id, and the
+            project, the entity, the group and the offline mode of `ended`. All other options are the same.
         ended: the finished wandb run, which the user's program had opened.
     """
     settings, run_id = ended.settings, uuid.uuid4().hex
@@ -269,7 +269,7 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 
 
 def open_run(request: Request) -> WandbSession:
-    """Open the run of `request`. If the service fails, open the run offline.
+    """Open the wandb run that `request` describes. If the service fails, open the run offline.
 
     If the user's program already opened a run, use the run of the program instead.
 
@@ -311,7 +311,7 @@ def open_run(request: Request) -> WandbSession:
 
 
 def _store_id(request: Request) -> None:
-    """Store the id of a new run before the client opens the run.
+    """Store the id of a new run in the folder `request.folder` before the client opens the run.
 
     If the process is killed while the client opens the run, the next process continues the same run.
     """
@@ -323,7 +323,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity `known`. If this fails, only log a warning, because checkpoints contain the id too."""
+    """Call `identity.store(folder, known, opens)`. If the call raises an `OSError`, log a warning."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -331,7 +331,7 @@ def _store(folder: Path, known: Identity, opens: bool = False) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish the open run of this process with the id `run_id`, if there is one, so that its file is complete.
+    """If trainbus has the run `run_id` open in this process, finish the run, to complete the file of the run.
 
     The client cannot write two runs with the same id at the same time.
     """
@@ -344,9 +344,9 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The process wandb-core of a killed program may still write the file of this segment. Also wait until the time in the
-    name of the segment's folder, in seconds, differs from the current time. Otherwise, the new segment would get the
-    same folder.
+    The process wandb-core of a killed program may still write the file of this segment. The name of the segment's
+    folder has a time, such as `20250131_120000`. Also wait until this second is over. Otherwise, the next segment would
+    get the same folder.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -358,8 +358,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The step comes from the files of the run on this machine. If files or rows are missing, the step comes from the
-    service, or from the checkpoint in an offline or shared run.
+    The step comes from local files. In an online run, the service gives the step if the files have other rows than it.
+    An offline run without some of its files, and wandb's mode `shared`, use the checkpoint if it has a later step.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

@@ -81,9 +81,10 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[s
 
 
 def changed_arguments(changes: Mapping[str, Any]) -> list[str]:
-    """Return the names of the arguments in `changes` that may have an effect on the rows of a run.
+    """Return the names of the changed arguments, without the arguments in `PLACES`.
 
-    `changes` is a dict that `changes_between` returned.
+    Args:
+        changes: the result of `changes_between` for two configs of a run.
     """
     return [name for name in changes.get("arguments", {}) if name not in PLACES]
 
@@ -151,7 +152,7 @@ def _description(callback: Any) -> str:
 def _short(value: Any) -> Any:
     """Convert a value to the types of JSON, so that a resumed run can compare the result with the stored value.
 
-    A tuple becomes a list, and an object of an unknown class becomes a text.
+    For example, a tuple becomes a list, and a `Path` becomes a text.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

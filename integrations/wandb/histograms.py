@@ -22,7 +22,10 @@ BINS = 64
 
 @dataclass
 class Histograms:
-    """Collects histograms in each step that ends with a log. The tracker adds the histograms to the row of this log."""
+    """Collects histograms of gradients and parameters in each step that ends with a log.
+
+    The tracker adds the histograms to the row of this log.
+    """
 
     _columns: dict[str, Any] = field(default_factory=dict)
     _handle: Handle | None = None

@@ -1,8 +1,10 @@
-"""Store the identity of a wandb run, its id and its segments, in a file in the output folder.
+"""Store the identity of a wandb run in a file in the output folder.
 
-A segment is the part of a run that one process wrote. The client has one folder per segment. The file with the identity
-exists before the first checkpoint. The name of this file begins with `_`, so a push of the output folder to a hub skips
-the file.
+The identity contains the id of the run and the list of its segments. A segment is the part of a run that one process
+wrote. The package wandb creates one folder per segment.
+
+The file with the identity exists before the first checkpoint. The name of this file begins with `_`, so a push of the
+output folder to a hub skips the file.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ class Segment:
 
     @property
     def file(self) -> Path | None:
-        """The path of the `.wandb` file with the records; None if the file does not exist."""
+        """The path of the `.wandb` file of the segment; None if the file does not exist."""
         return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded the segment: the client wrote a marker file, or the `.wandb` file is gone."""
+        """Whether `wandb sync` uploaded the segment: `run-*.wandb.synced` exists, or the `.wandb` file does not."""
         return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
@@ -116,14 +118,15 @@ def _number(run_id: str) -> int:
 
 
 def store(folder: Path, identity: Identity, opens: bool = False) -> None:
-    """Write the identity of a run to the output folder atomically. The file also keeps the last 19 other runs.
+    """Write the identity of a run to the output folder atomically. The file also keeps up to 19 other runs.
 
     The function also writes a script with the `wandb sync` commands for the offline segments.
 
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`.
+        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`. False: a
+            run that is in the file already keeps its place in the order of the runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)
@@ -144,7 +147,7 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
 def _runs(folder: Path) -> list[Identity]:
     """Read the identities of the runs from an output folder, in the order in which the runs were opened.
 
-    Return [] if there is no valid file.
+    Return [] if the file `_wandb_run.json` of the folder is missing or invalid.
     """
     try:
         stored = json.loads((folder / NAME).read_text())

@@ -30,7 +30,10 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Reduces rows to the limits. The first value above each limit causes a warning that names the column."""
+    """Cuts long texts in rows, and removes columns that exceed another limit of wandb.
+
+    The first value above each limit causes a warning that names the column.
+    """
 
     limits: Limits = field(default_factory=Limits)
     """The limits to apply."""
@@ -40,7 +43,7 @@ class Guard:
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row that the service accepts: plain values, without columns that exceed a limit.
 
-        A text that is too long is cut, and its column stays.
+        A text that is too long is cut, and its column stays. A value that cannot be converted is left out.
         """
         kept, size = {}, 0
         for name, value in row.items():
@@ -74,9 +77,10 @@ class Guard:
 
 
 def plain_value(value: Any) -> Any:
-    """Convert a value to a value that the client can write.
+    """Convert a value to a value that wandb can write.
 
-    For example, a tensor of one element becomes a number, and an object of an unknown class becomes a text.
+    For example, a tensor of one element becomes a number, a PIL image becomes a `wandb.Image`, and a `Path` becomes a
+    text.
     """
     if isinstance(value, torch.Tensor):
         return plain_value(value.item() if value.numel() == 1 else value.detach().to_dense().cpu().tolist())

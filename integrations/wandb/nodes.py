@@ -37,7 +37,7 @@ def is_further_node(run: Run) -> bool:
 
 
 def label_of(rank: int) -> str:
-    """Return the label under which the metrics of a machine appear, such as `rank-8`."""
+    """Return the label of the system metrics that a rank writes for its machine, such as `rank-8` for rank 8."""
     return f"rank-{rank}"
 
 
@@ -46,7 +46,7 @@ class NodeWriter:
     """Adds the system metrics of this machine to the wandb run of rank 0, and no other values."""
 
     request: Request
-    """The values that open the run, from `node_request`."""
+    """The values for opening the run, from `node_request`."""
     timeout: float = 60.0
     """The longest time to wait until the run is open, in seconds. The wait until the run is finished has the same
     limit."""
@@ -59,7 +59,7 @@ class NodeWriter:
         self._worker.wait_until_tried(self.timeout)
 
     def close(self, outcome: Outcome) -> None:
-        """Leave the run. Only rank 0 sets the final state of the run."""
+        """Leave the wandb run. Only rank 0 sets the final state of the wandb run, such as `failed`."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(self.timeout, lambda: self._leave(outcome))

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Request:
-    """The values that open a run."""
+    """The values that the tracker needs to open a wandb run."""
 
     options: dict[str, Any]
     """The options of `wandb.init`, without `settings`."""
@@ -62,7 +62,7 @@ class Request:
 
 
 def init(request: Request) -> Any:
-    """Open the run and return the run object of the client.
+    """Open the wandb run that `request` describes, and return its `wandb.Run` object.
 
     If the service fails, open the run offline. Do the same if a segment of the run is not uploaded yet, so that the
     rows keep their order.

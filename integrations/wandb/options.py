@@ -65,8 +65,10 @@ lose the rows of 15 s."""
 def folder_of(options: Mapping[str, Any]) -> str:
     """Return the absolute folder for the files of a run.
 
-    The folder is the option `dir`, else the setting `root_dir`, else `WANDB_DIR`, else the working directory. The wandb
-    client itself would use the folder of the first run of a process for all later runs.
+    The folder is the option `dir`, else `root_dir` in the option `settings`, else `WANDB_DIR`, else the working
+    directory. If the working directory is deleted, a relative folder becomes the temporary folder of the system.
+
+    The wandb client itself would use the folder of the first run of a process for all later runs.
 
     Args:
         options: the options of `wandb.init` that the user set.
@@ -97,7 +99,7 @@ def check_environment(given: Mapping[str, Any]) -> None:
     """Check the environment variables of `ENVIRONMENT` that no option in `given` overrides.
 
     Raises:
-        ArgumentError: for a value that the client does not know or refuses. The error names the variable.
+        ArgumentError: for an unknown mode, or a value that wandb refuses. The error names the variable.
     """
     variables = {**ENVIRONMENT, "tags": "WANDB_TAGS"}
     for name, value in from_environment().items():
@@ -153,8 +155,8 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check options for `wandb.init` and return them.
 
     Raises:
-        ArgumentError: for an unknown option or setting, for options that exclude each other, or for a value that the
-            client refuses.
+        ArgumentError: if `wandb.init` does not know an option, if `wandb.Settings` does not know a field of the option
+            `settings`, or if wandb refuses a value. Also for `mode="shared"` with `fork_from` or `resume_from`.
     """
     known = [name for name in inspect.signature(wandb.init).parameters if name != "settings"]
     for name in options:
@@ -174,10 +176,14 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_values(options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Check the values of options and settings with the client.
+    """Check values by passing them to the class `wandb.Settings`.
+
+    Args:
+        options: options of `wandb.init`. An option without a field in `wandb.Settings` is not checked.
+        settings: fields of `wandb.Settings`.
 
     Raises:
-        ArgumentError: for a value that the client refuses.
+        ArgumentError: for a value that wandb refuses.
     """
     direct = {SETTINGS.get(name, name): value for name, value in options.items() if value is not None}
     fields = wandb.Settings.model_fields

@@ -15,9 +15,8 @@ import wandb
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
     """Send a request to wandb's server. Return why the server does not answer; an empty text if it answers.
 
-    Any HTTP answer except a server error means that the server is available. This includes the answer to a wrong key,
-    because the client checks the key later, with a better error message. If the user set a proxy, the function sends no
-    request, and returns an empty text.
+    Any HTTP answer except a server error means that the server is available. The request has no API key, so an answer
+    such as 401 counts too. If `settings` has a proxy, the function sends no request and returns an empty text.
 
     Args:
         settings: the fields of `wandb.Settings` that the user set.

@@ -47,7 +47,7 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
     Args:
         path: the `.wandb` file.
-        start: the position of the first block to read, in bytes: a multiple of `BLOCK`.
+        start: the byte at which the function begins to read: a multiple of `BLOCK`, the size of a block in bytes.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -106,9 +106,9 @@ def last_written(path: Path, axis: str) -> Written:
 
 
 def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
-    """Wait until the file of a finished segment has its last record.
+    """Wait until the wandb file in the folder of a finished segment has an exit record.
 
-    Return True when the record appears. Return False if the record does not appear within `seconds` seconds.
+    Return True when the exit record appears. Return False if it does not appear within `seconds` seconds.
     """
     deadline = time.monotonic() + seconds
     while not is_complete(folder):
@@ -119,12 +119,12 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def missing_rows(folder: Path, axis: str, step: int) -> str:
-    """Return a text that says at which step the file of an offline run ends; empty if the file has all rows.
+    """Return a warning if the file of an offline segment ends before `step` or is missing; else an empty text.
 
     Args:
         folder: the folder of the segment.
         axis: the column with the step.
-        step: the step of the last row that trainbus gave to the client.
+        step: the step of the last row that trainbus passed to the package wandb.
     """
     files = sorted(folder.glob("run-*.wandb"))
     if not files:
@@ -153,7 +153,7 @@ def wait_until_quiet(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether the file of a segment has its last record."""
+    """Return whether the wandb file in the folder of a segment has an exit record. Without a file, return False."""
     for path in folder.glob("run-*.wandb"):
         start = path.stat().st_size // BLOCK * BLOCK
         if any(record.HasField("exit") for begin in {max(0, start - BLOCK), start} for record in records(path, begin)):

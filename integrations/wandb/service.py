@@ -20,11 +20,11 @@ def has_died() -> bool:
 
 
 def restart() -> bool:
-    """End wandb-core, so that the next run starts a new one. Return whether the function ended a process.
+    """End wandb-core, so that the next run starts a new wandb-core. Return whether this program started the old one.
 
-    The function ends only a wandb-core that this program started. Its open runs end without a last record, as after a
-    kill. If this program has no connection to wandb-core, the function removes the environment variable
-    `WANDB_SERVICE`, because the variable may name the wandb-core of a program that has ended.
+    If another program started wandb-core, the function does not end wandb-core. Otherwise the open runs of wandb end
+    without a last record, as after a kill. If this program has no connection to wandb-core, the function removes the
+    environment variable `WANDB_SERVICE`. The variable may name the wandb-core of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)

@@ -104,7 +104,7 @@ class _Trials:
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
-        """Return the completed trial with the best objective.
+        """Return the completed trial with the best objective, the result of `compute_objective`.
 
         Args:
             direction: `minimize` if a smaller objective is better, else `maximize`.

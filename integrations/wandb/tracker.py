@@ -148,7 +148,7 @@ class Wandb(RowTracker):
 
     @property
     def live(self) -> Any:
-        """The open run of the client; None if no run is open in this process."""
+        """The open run of wandb; None if no run is open in this process."""
         session = self._session
         return session.live if isinstance(session, WandbSession) and not session.ended else None
 
@@ -314,13 +314,13 @@ class Wandb(RowTracker):
         return lambda: open_run(request)
 
     def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
-        """Open the run before you build data and model, so that the run also shows the output and errors of that code.
+        """Open the wandb run early, so that it also shows the output of the code that builds data and model.
 
-        Only rank 0 opens a run.
+        Only rank 0 opens a wandb run.
 
         Args:
             output_dir: the output folder of the arguments.
-            resume: whether to continue the run of this folder, if there is one. If True, also resume the training.
+            resume: whether to continue the wandb run of this folder, if there is one. Set it if `train` resumes.
 
         Returns:
             This callback, for the list of the trainer.

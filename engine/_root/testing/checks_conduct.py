@@ -53,7 +53,10 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Check that handlers that must only observe the run draw no numbers from the global random generators."""
+    """Check that handlers in MEASURE and REPORT draw no numbers from the global random generators.
+
+    The field `reporter` of `Subject` may select other handlers, see the function `observes`.
+    """
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -64,7 +67,11 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Check that handlers that must only observe the run do not change the model, its gradients or the run."""
+    """Check that handlers in MEASURE and REPORT change no weight, gradient or mode of the model.
+
+    The field `reporter` of `Subject` may select other handlers, see the function `observes`. If `observes` returns True
+    for all handlers, the weights after the run must also equal the weights after a run without the callback.
+    """
     if lab.subject.writes_weights:
         return
     if changed := watched(lab).changed:
@@ -100,10 +107,10 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return the resources that the run did not release, and a text about changed weights.
+        """Train with a fault. Return the resources that the run did not release, and a text about a changed weight.
 
-        The text is empty if the weights are correct after the run. If `error` is not `InjectedFault`, the function does
-        not check the weights, and the text is empty.
+        The text is empty if the weights after the run equal the result of `NotedWeights.trained`. If `error` is not
+        `InjectedFault`, the function does not check the weights, and the text is empty.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -170,16 +177,16 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        If the next step fails after `on_gradients`, it has already changed the weights in `early`. For these weights,
-        return the values from the failed step.
+        If a step fails after `on_gradients`, the step has already changed the weights with a name in `early`. For these
+        weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: the field `early` of a `NotedWeights` after a run without a fault.
+            early: the attribute `early` of a `NotedWeights` after a run without a fault.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Compare a model with the weights that it must have: `trained(early)`.
+        """Compare the weights of a model with the weights that the method `trained` returns for `early`.
 
         Return a text about the first weight that differs; "" if no weight differs.
         """
@@ -264,9 +271,10 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return the seconds in the callback's handlers by step, without the first and the last step.
+    """Train, and return the seconds in the handlers of the callback: number of completed steps -> seconds.
 
-    Handlers of events that request work, such as `on_save_due`, do not count (`Kind.WORK`).
+    Calls before the end of the first step and calls after the end of the last step are left out. Handlers of work
+    events, such as `on_save_due`, are left out too.
 
     Args:
         lab: builds the run.

@@ -1,6 +1,6 @@
 """Checks that a run gives the same results again.
 
-The run is repeated in a second session, with another order of the callbacks, and from each checkpoint.
+Each check repeats the run in one way: in a second session, with another order of the callbacks, or from a checkpoint.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def state_round_trip(lab: Lab) -> None:
     fresh = lab.new()
 
     def load() -> None:
-        """Load each saved state into `fresh`, and compare the state of `fresh` with the saved state.
+        """Load each saved state into the new callback `fresh`, and compare the state of `fresh` with the saved state.
 
-        This function runs after the handlers of `on_setup` of all callbacks, as in a resume. At the end, it raises an
-        error, so that the run ends before its first step.
+        This function skips empty states. It runs after the handlers of `on_setup` of all callbacks, as in a resume. At
+        the end, it raises an error, so that the run ends before its first step.
         """
         for state, path in files:
             if state:

@@ -14,7 +14,10 @@ CLOCKS = ("time", "monotonic", "perf_counter")
 
 
 class VirtualClock:
-    """Time that stands still until a test moves it. Inside `running()`, `time.sleep` advances the clock immediately."""
+    """Time that stands still until a test moves it.
+
+    Inside of `with clock.running():`, `time.sleep` advances the clock immediately.
+    """
 
     def __init__(self) -> None:
         """Start at 0 seconds."""

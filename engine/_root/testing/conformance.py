@@ -100,9 +100,8 @@ def check_callback(
 
     Args:
         callback: a class, a function that returns a new callback, or a `Subject`.
-        only: the names of the checks to run. Default: all, but the check that starts two processes only with
-            `two_processes=True`.
-        two_processes: also run the check that starts two processes.
+        only: the names of the checks to run. Default: all checks that run in one process.
+        two_processes: if `only` is empty, also run the check that starts two processes.
         expected_failed: the checks to leave out, because the callback fails them. Each key is the name of a check. Each
             value is the reason.
         **promises: fields of `Subject`, such as `budget=500`.

@@ -205,10 +205,10 @@ class Watch:
         """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
-        """Call a handler and return its result. Record its output, and the training arguments that it changes.
+        """Call a handler and return its result. Record the text that it prints and the training arguments it changes.
 
-        For a handler that must only observe the run, also record its changes of the model, and the random generators
-        that it uses.
+        For a handler that must only observe the run, also record how the handler changes the model, and which random
+        generators the handler uses.
         """
         args = _values(self.trainer.args)
         model = self.trainer.model

@@ -57,11 +57,11 @@ def parametrize_with_checks(
 
     Args:
         callbacks: classes, functions that return a new callback, or `Subject`s.
-        only: the names of the checks to run. Default: all, but the check that starts two processes only with
-            `two_processes=True`.
-        two_processes: add the check that starts two processes. Its case has the pytest marker `two_processes`.
-        expected_failed: the checks that the callbacks must fail: `pytest.mark.xfail(strict=True)`. Each key is the name
-            of a check. Each value is the reason.
+        only: the names of the checks to run. Default: all checks that run in one process.
+        two_processes: if `only` is empty, add the check that starts two processes. The case of this check always has
+            the pytest marker `two_processes`.
+        expected_failed: the checks that the callbacks must fail. Each key is the name of a check. Each value is the
+            reason. The cases of these checks have the mark `pytest.mark.xfail(strict=True)`.
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:

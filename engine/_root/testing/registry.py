@@ -10,7 +10,7 @@ from .lab import Lab
 
 
 class Finding(AssertionError):
-    """A fault of the callback under test. Its text is the observation."""
+    """The error of a check that finds a fault in the tested callback. The error text describes the fault."""
 
 
 @dataclass(frozen=True)

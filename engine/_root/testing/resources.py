@@ -20,7 +20,11 @@ the hook."""
 
 
 def resources(model: nn.Module | None = None) -> Counter[str]:
-    """Describe the resources that are open or set in this process and on a model. Count equal descriptions."""
+    """Return the resources of this process and of a model, as description -> count.
+
+    Resources are open files, threads, log handlers and settings of the process, and hooks and replaced `forward`
+    methods of the model. If `model` is None, the result has only resources of the process.
+    """
     found: Counter[str] = Counter()
     for descriptor in _descriptors():
         try:
@@ -66,7 +70,7 @@ def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
 
     Args:
         before: the result of the earlier call.
-        model: the model of the earlier call, whose hooks and replaced methods count too; None if there was none.
+        model: the argument `model` of the earlier call. The hooks and replaced methods of this model are resources too.
     """
     more = resources(model) - before
     if more:

@@ -16,7 +16,8 @@ MICROSECONDS = 2000.0
 class Subject:
     """A callback under test, and what its author promises: for example, that the callback can be pickled.
 
-    Wrap a class or a factory in a `Subject` to set options for one callback of a list.
+    `parametrize_with_checks` takes a list of classes and factories. To set options for one of them, wrap it in a
+    `Subject`.
     """
 
     make: Callable[..., Any]
@@ -43,7 +44,7 @@ class Subject:
     """Name of a check that the callback fails -> the reason. `check_callback` leaves this check out."""
 
     def build(self, folder: Path) -> Any:
-        """Return a new callback. A factory with a parameter `folder` receives `folder`."""
+        """Return a new callback from `make`. If `make` is a function with a parameter `folder`, pass `folder` to it."""
         return self.make(folder=folder) if self._takes_folder() else self.make()
 
     def _takes_folder(self) -> bool:

@@ -25,7 +25,7 @@ class FakeSession(ServiceSession):
         self.tracker.rows.append({**values, "step": step})
 
     def tell(self, name: str, value: Any) -> None:
-        """Set a value of the summary, which has the values of the whole run."""
+        """Store a value that describes the whole run in `FakeTracker.summary`."""
         self.tracker.summary[name] = value
 
     def close(self, outcome: Outcome) -> None:
@@ -47,7 +47,7 @@ class FakeTracker(ServiceTracker):
     rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """The rows, each with its `step`."""
     summary: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The values of the whole run."""
+    """The values that describe the whole run, such as `train_runtime`."""
     config: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The training arguments."""
     outcomes: list[Outcome] = field(default_factory=list, init=False, repr=False, compare=False)

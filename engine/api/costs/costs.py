@@ -144,7 +144,7 @@ class Costs:
         return [(head, rows) for head, rows in tables if rows]
 
     def facts(self) -> list[str]:
-        """Return the two lines above the tables: the verdict, and the speed."""
+        """Return the two lines above the tables: the text of the field `verdict`, and the speed."""
         speed = f"{self.steps} steps in {duration(self.seconds)}, {self.samples_per_second:,.0f} samples a second"
         if self.tokens_per_second:
             speed += f", {self.tokens_per_second:,.0f} tokens a second"

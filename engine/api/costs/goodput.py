@@ -40,10 +40,10 @@ class Point:
 
 @dataclass
 class Session:
-    """One session of a run.
+    """One training session of a run: one call of `train()`.
 
-    The first session of a process begins when the process starts. In a notebook or at a prompt, and for a later session
-    of the process, the session begins when its training starts.
+    In a program, the first training session begins when the process starts. Each later session begins with its call of
+    `train()`. In a notebook or at a prompt, each session begins with its call of `train()`.
     """
 
     id: str
@@ -69,7 +69,11 @@ class Session:
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
-        """Return the first step, the last recorded step, and the last step whose work the run keeps."""
+        """Return three numbers of steps of the run, such as (100, 160, 150).
+
+        In the example, 100 steps were done when the session began. Its records end after step 160. The run keeps the
+        work up to step 150.
+        """
         first, last = self.points[0].step, max(point.step for point in self.points)
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 
@@ -173,7 +177,7 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Add the session that a record starts. Return the sessions of its run, with the new session as the last one.
+    """Return the sessions of the run to which a new session belongs, with the new session as the last one.
 
     If the new session resumes from step N, the work of earlier sessions after step N counts as lost. If the new session
     starts a new run, the result has only the new session.
@@ -196,7 +200,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a record to the last session as a `Point`, if the record belongs to this session.
+    """Add a record to the last session as a `Point`. Ignore a record with the id of another session.
 
     A record may have the seconds of the parts in `MEASURED`, such as `saving`. If a part is missing in the record, the
     new `Point` gets the seconds of the previous `Point`.

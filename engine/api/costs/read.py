@@ -42,8 +42,8 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
     Args:
         run: the run.
-        ranks: one dict per rank, in order of rank, with the seconds of each part in the median step. Empty with one
-            rank, and before the training ends. The costs then show this rank.
+        ranks: one dict per rank, in order of rank: part -> seconds in the median step. The costs show the maximum of
+            all ranks for each part. If `ranks` is empty, the costs show the median step of this rank.
     """
     timeline: Timeline = run.bus.timeline
     sums = timeline.sums()

@@ -21,7 +21,8 @@ def is_own(name: str, subscriber: object) -> bool:
 
     Args:
         name: the id of the callback or function.
-        subscriber: the callback or function; None if it is not attached any more.
+        subscriber: the callback or function; None if it is not attached any more. With None, the result is True only
+            for the ids in `_OF_PARTS`.
     """
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     return name in _OF_PARTS or str(getattr(owner, "__module__", "")).partition(".")[0] == _LIBRARY

@@ -97,8 +97,8 @@ def judge(
         processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time in the steps; None if no callback takes time.
         blame: the slowest rank, from `blame_of`; None for one rank.
-        start_and_end: the seconds of callbacks before the first step and after the last step. The shares of the
-            session in the text include this time.
+        start_and_end: the seconds of callbacks before the first step and after the last step. In the evidence, the
+            time of the session is the sum of `totals` plus `start_and_end`.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:
@@ -146,9 +146,9 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
     """Return the verdict for a session with much time in callbacks.
 
     Args:
-        share: the share of the session that is in callbacks, as text.
+        share: the share of the session that is in callbacks, as text, such as `20% of the session`.
         seconds: the time of all steps of the session, in seconds.
-        of_median: the share of the median step that is in callbacks.
+        of_median: the share of the median step that is in callbacks, from 0 to 1.
         dearest: the callback that takes the most time.
     """
     if dearest.own and seconds < SHORT and of_median < LIMITS[CALLBACKS]:
@@ -163,9 +163,9 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
     """Return a text that recommends a number of workers that load batches as fast as the model uses them.
 
-    The text recommends something else in three cases: the number is above `processors`, `workers` is None, or a batch
-    loads faster than a worker sends it. The estimate assumes that n workers load n batches in the time in which one
-    worker, or this process, loads one batch.
+    The text recommends another change in three cases: the recommended number would be above `processors`, `workers` is
+    None, or `workers` is 0 and a batch loads faster than a worker would send it. The estimate assumes that n workers
+    load n batches in the time in which one worker, or this process, loads one batch.
 
     Args:
         medians: the seconds of each part in the median step.

@@ -136,7 +136,7 @@ def padding_finding(share: float | None, of_run: float | None, grouped: bool) ->
     Args:
         share: the share of padding in the batch; None if it is not known.
         of_run: the expected share of padding in the batches of the run; None if it is not known.
-        grouped: whether batches have samples of similar length. If True, only `share` is compared.
+        grouped: whether batches have samples of similar length. If True, `of_run` is ignored.
     """
     if of_run is not None and of_run >= MUCH_PADDING and not grouped:
         return (

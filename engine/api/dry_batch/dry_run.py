@@ -1,4 +1,7 @@
-"""The dry batch: check the optimizer and the metrics before the first step. On request, run the largest batch."""
+"""The dry batch: check the optimizer and the metrics before the first step.
+
+With `dry_batch=True`, the dry batch also runs the model on the largest batch.
+"""
 
 from __future__ import annotations
 

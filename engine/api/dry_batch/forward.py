@@ -39,7 +39,7 @@ class NoForward(Exception):
 
 @dataclass
 class Measured:
-    """The values that forward and backward of a dry batch measure."""
+    """The results of forward and backward in a dry batch."""
 
     loss: torch.Tensor
     """The loss, detached."""

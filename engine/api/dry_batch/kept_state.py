@@ -60,7 +60,7 @@ class Unrestorable(Exception):
 
 
 class KeptState:
-    """A copy of the state of some objects, the roots, and of all objects that they refer to. `restore` puts it back.
+    """A copy of the state of some objects, the roots, and of all objects that the roots refer to.
 
     The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
     items of lists and dicts with at most 64 items, and the closures of functions. It also follows the classes of the
@@ -74,10 +74,11 @@ class KeptState:
         Args:
             roots: name -> object. The text of an error shows the name.
             stops: objects that are not searched, so that their state is not copied.
-            data: True for objects that hold the dataset: large tensors and arrays are neither copied nor restored.
+            data: True for objects that hold the dataset. Tensors and arrays above 16 MiB are then not copied.
 
         Raises:
-            Unrestorable: if state cannot be restored, such as an iterator, a sharded weight, or a lazy or meta weight.
+            Unrestorable: if an object cannot be restored: an iterator, or a sharded, lazy or meta weight. Also if more
+                than 200,000 objects must be searched, or if the position in an open file cannot be read.
         """
         self._alive: list[Any] = [*stops]
         self._seen = {id(each) for each in self._alive}
@@ -91,7 +92,7 @@ class KeptState:
                 raise Unrestorable(f"more than {_VISITS:,} objects can be reached from it")
 
     def restore(self) -> None:
-        """Set all objects back to the copied state."""
+        """Give all objects the state that the constructor copied."""
         for undo in self._undo:
             undo()
 

@@ -58,8 +58,9 @@ def look_at_batch(trainer: Any, report: DryBatchReport) -> None:
 
 
 def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
-    """Read the largest batch, and return it on the device of the run.
+    """Read the largest batch of `source`, and return the batch on the device of the run.
 
+    If the lengths of the samples are not known, read the first samples. Write to `report` which samples are read.
     Afterwards, restore the state of the dataset, the collator and all random generators.
     """
     run = trainer.run
@@ -102,8 +103,8 @@ def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report:
 def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -> Measured | None:
     """Run forward and backward on the batch, and return the result.
 
-    Return None on all ranks if a rank cannot run the model without an effect on the training. If the model fails on
-    some ranks, these ranks raise the error, and the other ranks return None.
+    If a rank raises `NoForward`, return None on all ranks, and add the reason to `report.skipped`. If the model fails
+    on some ranks, these ranks raise an error, and the other ranks return None.
     """
     run: Run = trainer.run
     measured: Measured | None = None
@@ -130,9 +131,9 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
 
 
 def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return the error to raise in place of `error`, which the model raised. It names the samples of the dry batch.
+    """Return an error that describes the dry batch, to raise instead of `error`. The model raised `error`.
 
-    With `auto_find_batch_size`, an error for a lack of memory stays unchanged.
+    If memory ran out in a single process with `auto_find_batch_size`, return `error` unchanged.
     """
     where = "the dry batch, before the first step"
     if is_out_of_memory(error):

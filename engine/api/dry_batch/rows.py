@@ -27,7 +27,7 @@ _DRAWN = 100_000
 
 
 class NoBatch(Exception):
-    """A dry batch cannot make a batch of this loader. The text of the error says why."""
+    """The error for a training loader from which a dry batch cannot make a batch. The text of the error says why."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
         size: the number of samples per batch, if the Trainer built the loader. For any other loader, the function uses
             `loader.batch_size`.
         length_column: the column with the length of each sample.
-        main_input: the key of a sample whose value has the length of the sample, such as `input_ids`.
+        main_input: a key, such as `input_ids`. The length of a sample is the length of its value for this key.
 
     Raises:
         NoBatch: if the dataset is a stream, or has no samples or no length. Also if the loader has no `dataset`, no
-            `collate_fn` or no `batch_size`, because it makes batches with a batch sampler.
+            `collate_fn` or no `batch_size`. A loader with its own batch sampler has no `batch_size`.
     """
     rows, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if rows is None or collate is None:
@@ -102,15 +102,16 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
 
 
 def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str) -> tuple[list[Any] | None, str]:
-    """Return the length of each sample, and the source of the lengths as text.
+    """Return the length of each sample, and the source of the lengths, such as the text `the column 'length'`.
 
-    If only reading the samples gives the lengths, return None and an empty text.
+    The lengths come from a column, or from the samples if `rows` is a list with at most `_LISTED` samples. If neither
+    gives the lengths, return None and an empty text.
 
     Args:
         rows: the dataset of the loader.
         dataset: the dataset of the user. It may have columns that the loader drops.
         length_column: the column with the length of each sample.
-        main_input: the key of a sample whose value has the length of the sample, such as `input_ids`.
+        main_input: a key, such as `input_ids`. The length of a sample is the length of its value for this key.
     """
     for name, measured in ((length_column, True), (main_input, False)):
         for each in (rows, dataset):  # the loader drops columns that the model does not take

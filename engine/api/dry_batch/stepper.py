@@ -15,8 +15,9 @@ from ...run import Run
 class DryStepper:
     """The object that runs the backward pass during a dry batch, in place of the `Stepper` of the run.
 
-    Its `backward` announces no event. It stores the gradients in `grads`, not in the parameters. With reentrant
-    activation checkpointing, the parameters get gradients too, which `run_model` removes.
+    The method `backward` announces no event. It stores the gradients in the attribute `grads`, not in the parameters.
+    With reentrant activation checkpointing, the parameters get gradients too. The function `run_model` removes the
+    gradients of the parameters.
     """
 
     run: Run

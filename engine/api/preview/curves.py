@@ -44,6 +44,8 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 def improving(greater: bool) -> Callable[[int, int], float]:
     """Return the default curve, in which each evaluation is better than the previous evaluation.
 
+    A curve is a function that receives the step and the number of the evaluation, from 0.
+
     Args:
         greater: whether a greater value of the metric is better.
     """

@@ -65,7 +65,7 @@ class MemoryRecorder(DecisionRecorder):
 
 @contextmanager
 def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """Undo the effects of a preview after the `with` block: on RNG states, session, ranks and schedule of the run.
+    """After the `with` block, restore the RNG states, and `session`, `ranks` and `lr_scheduler` of the run.
 
     Args:
         trainer: the Trainer.
@@ -85,7 +85,7 @@ def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
 
 
 class Rehearsal:
-    """One preview of a trainer: the virtual objects, and the method that runs the training loop on them."""
+    """One preview of a trainer: objects such as a `VirtualRun`, and a method that runs the training loop on them."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Rehearsal:
         self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
 
     def preview(self) -> Preview:
-        """Run the training loop on the virtual objects, and return the result."""
+        """Run the training loop on virtual objects, such as a `VirtualRun`, and return the preview."""
         virtual, trainer = self.virtual, self.trainer
         borrowed = trainer.run.session
         borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
@@ -166,8 +166,8 @@ class Rehearsal:
     def _attach(self) -> dict[str, Any]:
         """Attach copies of the callbacks that take part in previews. Return a dict: callback id -> copy.
 
-        Add a warning about callbacks of the user that do not take part but may raise a flag. Add another warning about
-        overrides of the trainer that the preview does not call.
+        Add a warning to the attribute `notes` about callbacks of the user that do not take part but may raise a flag.
+        Add another warning to `notes` about overridden Trainer methods that the preview does not call.
         """
         bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
@@ -212,7 +212,7 @@ class Rehearsal:
             )
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read: full name -> whether a greater value of the metric is better."""
+        """Return the metrics that callbacks read: name, such as `eval_loss` -> whether a greater value is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric
@@ -230,7 +230,7 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        The tuples are empty, because each metric that a callback reads has a curve.
+        The tuples would list metrics without a curve. `_curves` makes a curve for each metric that a callback reads.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
@@ -324,7 +324,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _size_of_checkpoint(trainer: Any) -> int:
-    """Return the bytes of the newest checkpoint in the output folder. Without one, estimate them from the model."""
+    """Return the size in bytes of the newest checkpoint in the output folder; without a checkpoint, an estimate."""
     for saved in reversed(list_checkpoints(trainer.args.output_path)):
         return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
     weights = list(trainer.run.model.parameters())

@@ -50,7 +50,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows of each kind. The keys are `log`, `evaluate`, `save`, `delete`, `load_best` and `stop`."""
+        """The number of `rows` of each kind: `log`, `evaluate`, `save`, `delete`, `load_best` and `stop`."""
         found = Counter(row["what"] for row in self.rows)
         return {what: found[what] for what in WORK}
 
@@ -59,7 +59,7 @@ class Preview:
         return {"preview": VERSION, **asdict(self), "counts": self.counts}
 
     def to_json(self) -> str:
-        """Return the preview as JSON. `load` reads it."""
+        """Return the preview as JSON text. `Preview.load` reads a file with this text."""
         return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     @classmethod
@@ -94,7 +94,7 @@ class Preview:
         return lines
 
     def _other_rate(self, other: Preview) -> list[str]:
-        """Return two lines for the first step at which the logged learning rates of two previews differ; [] if none."""
+        """Return two lines for the first step with different logged learning rates; [] if there is no such step."""
         rates = {row["step"]: row["learning_rate"] for row in self.rows if "learning_rate" in row}
         for row in other.rows:
             mine, found = rates.get(row["step"]), row.get("learning_rate")
@@ -104,7 +104,7 @@ class Preview:
         return []
 
     def _decided(self) -> list[str]:
-        """Return the lines of `figures` without the lines for disk space and time, which depend on the machine."""
+        """Return the lines of `figures()` that do not depend on the machine: all except disk space and time."""
         return [line for line in self.figures() if not line.startswith(("disk:", "time:"))]
 
     def figures(self) -> list[str]:
@@ -137,7 +137,7 @@ class Preview:
         return "\n".join([*lines, "", *self.figures(), *(f"warning: {text}" for text in self.warnings)])
 
     def to_markdown(self) -> str:
-        """Return the preview as Markdown: the table, the lines of `figures`, and the warnings."""
+        """Return the preview as Markdown: the table, the lines of `figures()`, and the warnings."""
         lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
         for row in self.rows:
             cells = (_cell(row, name).replace("|", "\\|") for name in _COLUMNS)

@@ -19,7 +19,7 @@ _FLAT = ("constant", "constant_with_warmup", "reduce_lr_on_plateau", "greedy")
 
 @dataclass
 class Seen:
-    """The values of a preview from which `traps` finds the warnings."""
+    """The values of a preview that the function `traps` reads."""
 
     args: Any
     """The training arguments."""
@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def fresh(self) -> bool:
-        """Whether the run starts at step 0. A resumed run may have evaluated and saved before."""
+        """Whether the run starts at step 0. A resumed run may have evaluated and saved in an earlier session."""
         return self.rates.steps == self.steps
 
 

@@ -50,7 +50,7 @@ class VirtualRanks(Ranks):
 
 
 class VirtualRun(Run):
-    """The run of a preview. It reads the virtual clock and has no RNG states."""
+    """The run of a preview. It reads the time from a `VirtualClock`, and has no RNG states."""
 
     def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
         """Create a run with the arguments and the model of `real`, the run of the trainer, but without callbacks."""
@@ -103,14 +103,14 @@ class VirtualStorage:
         return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
 
     def write(self, run: Any, snapshot: Snapshot, ranks: Any) -> None:
-        """Add the checkpoint of a snapshot to the existing checkpoints."""
+        """Store that `snapshot.checkpoint` exists. Write no file."""
         kept = snapshot.checkpoint
         kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]
         self.saved[kept.step] = kept
         self.most = max(self.most, len(self.saved))
 
     def checkpoints(self, run: Any) -> list[Any]:
-        """Return the existing checkpoints, by step in ascending order."""
+        """Return the records of the checkpoints that exist in the preview, by step in ascending order."""
         return [self.saved[step] for step in sorted(self.saved)]
 
     def holds(self, path: str) -> bool:
@@ -186,7 +186,7 @@ def _check_stream_rows(rows: Any, plan: RunPlan) -> None:
 
 @dataclass
 class VirtualWindow:
-    """The size of a step of a preview, in place of its batches."""
+    """The window of a step in a preview: it has the numbers of batches and samples, but no batches."""
 
     batches: int
     """The number of batches on this rank."""
@@ -217,7 +217,11 @@ class LearningRates:
 
 
 class VirtualStepper:
-    """The object that makes the steps of a preview. It advances the schedule and the clock, but not the model."""
+    """The object that makes the steps of a preview. It does not run the model.
+
+    Each step advances the virtual clock. It also advances the learning-rate schedule, unless the schedule needs a
+    metric.
+    """
 
     def __init__(self, run: Run, clock: VirtualClock) -> None:
         """Create the object for a run. The run must already have its optimizer and its schedule."""
@@ -238,17 +242,17 @@ class VirtualStepper:
 
 
 class VirtualTrainer(EvaluationMethods):
-    """The trainer of a preview. It logs and evaluates with the code of the Trainer, but takes metrics from curves."""
+    """The trainer of a preview. It logs and evaluates with the code of the Trainer, but with assumed metrics."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
         """Create the trainer of a virtual run.
 
         Args:
             run: the virtual run.
-            eval_dataset: the evaluation data of the trainer. Only its names are read.
+            eval_dataset: the evaluation data of the trainer. For a dict of datasets, only the keys are read.
             curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
-            names: metric prefix of each evaluation -> the names of its metrics that have no curve. Metrics without a
-                curve are 0.
+            names: metric prefix of each evaluation -> the names of the metrics without a curve that the evaluation
+                measures. These metrics are 0.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None
@@ -286,8 +290,8 @@ class VirtualTrainer(EvaluationMethods):
 class VirtualServices(TrainerServices):
     """The object `run.services` of a preview.
 
-    `VirtualTrainer` does not have methods that need a model or a disk, such as `save_model`. Callbacks that take part
-    in previews do not call these methods.
+    The trainer of a preview is a `VirtualTrainer`. It lacks methods that need a model or a disk, such as `save_model`.
+    Callbacks that take part in previews do not call these methods.
     """
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
@@ -300,9 +304,9 @@ class VirtualServices(TrainerServices):
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call `work`, the default of the Trainer method `moment`, and return its result.
+        """Call `work`, which does the work of the Trainer method named `moment`. Return the result of `work`.
 
-        For `_load_best_model`, do nothing and return None, because a preview has no weights.
+        If `moment` is `_load_best_model`, do nothing and return None, because a preview has no weights.
         """
         return None if moment == "_load_best_model" else work()
 

@@ -170,9 +170,9 @@ def _recorded(folder: Path, run: RunData) -> Recorded:
 
 
 def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
-    """Read the rows of `metrics.jsonl`; [] without the file.
+    """Read the rows of `metrics.jsonl` that have a step; [] if the file is missing or cannot be read.
 
-    The names change to the names of the log history: `train/loss` becomes `loss`.
+    The function renames the metrics as in the log history: `train/loss` to `loss`, and `eval/loss` to `eval_loss`.
     """
     try:
         lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
@@ -306,7 +306,7 @@ def stage_names(plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return a handler order with names of stages in place of numbers.
 
     Args:
-        plan: event -> callback -> number of the stage.
+        plan: event -> callback -> number of the stage, such as 30 for `Stage.DECIDE`.
     """
     return {
         str(event): {str(owner): _stage_name(stage) for owner, stage in handlers.items()}

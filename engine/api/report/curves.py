@@ -35,7 +35,7 @@ class Curve:
         return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
 
     def reduced(self, most: int) -> Curve:
-        """Return this curve with about `most` of its points. The function `kept` chooses the points."""
+        """Return this curve, reduced to about `most` points if it has more. The function `kept` chooses the points."""
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
@@ -97,11 +97,13 @@ def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None
 
 
 def curves_of(rows: Iterable[dict[str, Any]], clock: Callable[[int], float | None]) -> dict[str, Curve]:
-    """Return one curve for each logged name with numbers, by name.
+    """Return the curves of the logged numbers: name of the number, such as `loss` -> curve.
+
+    `step`, `seconds` and `epoch` have no curve.
 
     Args:
-        rows: the logged rows. Each row has a `step`, and may have `seconds`.
-        clock: a function that returns the training time at a step, for rows without `seconds`: see `clock_of`.
+        rows: the logged rows. Each row has a `step`, and may have `seconds`, the training time at this step.
+        clock: a function from `clock_of`, for rows without `seconds`.
     """
     curves: dict[str, Curve] = {}
     for row in rows:

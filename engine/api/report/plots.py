@@ -83,8 +83,8 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
     Args:
         title: the title of the plot, for screen readers.
         description: the content of the plot, in one sentence.
-        lines: for each line, the index of its run and its points (step, value). A line has a gap at a value that is not
-            finite.
+        lines: for each line, the index of its run in the report, from 0, and its points (step, value). A line has a gap
+            at a value that is not finite.
         ident: the prefix of the HTML ids of title and description.
     """
     points = [point for _, line in lines for point in line if math.isfinite(point[1])]

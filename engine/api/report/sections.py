@@ -69,7 +69,7 @@ def _aligned(text: str, numeric: Iterable[str]) -> str:
 
 
 def evaluations(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of evaluations for each run."""
+    """Return one table of evaluations per run. `names` are the names of the runs."""
     return _of_each(runs, names, _evaluations)
 
 
@@ -89,7 +89,7 @@ def _evaluations(run: RunData) -> str:
 
 
 def checkpoints(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of checkpoints for each run. The column `pins` says why a checkpoint is kept."""
+    """Return one table of checkpoints per run. The column `pins` says why a checkpoint is kept."""
     return _of_each(runs, names, _checkpoints)
 
 
@@ -264,7 +264,7 @@ def _written(value: Any) -> str:
 
 
 def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table with host, device and versions of each run, and with the files that the report read."""
+    """Return a table with a column for each run: its environment, its folder, and the files that the report read."""
     keys = dict.fromkeys(key for run in runs for key in run.environment)
     rows: list[tuple[Any, ...]] = []
     for key in keys:
@@ -313,7 +313,7 @@ def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[R
 
 
 def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Return the last `MOST_ROWS` rows. Older rows are left out, unless `stays` returns True for the row."""
+    """Return the last `MOST_ROWS` rows, and before them the older rows for which `stays` returns True."""
     early = [each for each in rows[:-MOST_ROWS] if stays(each)]
     return early + rows[-MOST_ROWS:]
 

@@ -47,7 +47,7 @@ class Argument:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the field: its own and its aliases."""
+        """The `name` and the `aliases` of the field."""
         return (self.name, *self.aliases)
 
     @property
@@ -70,7 +70,7 @@ class Argument:
 
     @property
     def flags(self) -> list[str]:
-        """The flag of the field, and the flags in its metadata under `aliases`."""
+        """The command-line flags: `--` and the name of the field, then the `aliases` in the metadata of the field."""
         others = self.field.metadata.get("aliases", ())
         return [f"--{self.name}", *([others] if isinstance(others, str) else others)]
 
@@ -112,9 +112,10 @@ class Argument:
 
     @property
     def _checks_itself(self) -> bool:
-        """Whether the dataclass itself checks the value of the field.
+        """Whether `TrainingArguments` defines the field, and so checks its value.
 
-        The parser then does not check the value, because the errors of the dataclass give more details.
+        If True, the parser does not compare the value with the choices of the field. The errors of `TrainingArguments`
+        give more details.
         """
         return self.section in TrainingArguments.__mro__
 
@@ -177,9 +178,13 @@ def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
 
 
 def heading(section: type[Any]) -> tuple[str, str | None]:
-    """Return the title and the description of a class for its `--help` section. The description may be None.
+    """Return the title and the description of the `--help` section of a class.
 
-    The title of an argument group is the first sentence of its docstring.
+    For an argument group of `TrainingArguments`, the title is the first line of the docstring, up to a period or colon.
+    The description is then None.
+
+    For another class, the title is the attribute `_argument_group_name`, or else the name of the class. The description
+    is the first line of the docstring; None if the user wrote no docstring.
     """
     doc = inspect.cleandoc(section.__doc__ or "").partition("\n")[0]
     if issubclass(section, Group) and section in TrainingArguments.__mro__:

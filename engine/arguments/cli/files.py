@@ -61,10 +61,10 @@ def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def read_flags(path: Path) -> list[str]:
-    """Return the words of an .args file. Quotes join several words to one. A line that starts with `#` is a comment.
+    """Return the words of an .args file. A line that starts with `#` is a comment.
 
-    The quotes begin a word, or they follow the equals sign of a flag, as in `--run_name="my run"`. All other quotes are
-    part of a word: `{"a":1}` is one word.
+    Text in quotes is one word, without the quotes. A flag before the quotes is part of the word: `--run_name="my run"`.
+    Quotes inside a word stay in the word: `{"a":1}`.
 
     Raises:
         ArgumentError: The file cannot be read.

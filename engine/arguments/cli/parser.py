@@ -184,9 +184,9 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             words: The words of the command line.
-            look: Whether to include the .args file of the program, such as `train.args` beside `train.py`.
-            filename: A configuration file, or None.
-            flag: A flag that names configuration files, or None.
+            look: Whether to add `train.args` beside `train.py` if `filename` is None and all other files end in .args.
+            filename: A configuration file; None if the program names none.
+            flag: A command-line option whose values are configuration files, such as `--config`; None for no option.
         """
         files = [] if filename is None else [Path(filename)]
         if flag is not None:
@@ -238,7 +238,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return (*instances, *([namespace] if left else []), *([rest] if keeps_rest else []))
 
     def _scan(self, words: Sequence[str] | None, namespace: Any) -> tuple[argparse.Namespace, list[str], list[str]]:
-        """Parse words. Return the namespace, the unknown words, and the problems that `_StoreValue` collected."""
+        """Parse `words`; None: `sys.argv`. Return the namespace, the unknown words, and the problems of the values."""
         found: argparse.Namespace
         words = [*(sys.argv[1:] if words is None else words)]
         if self._has_plugins:
@@ -332,10 +332,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class _StoreValue(argparse.Action):
-    """Stores the value of a flag in the namespace.
+    """Stores the value of a command-line flag in the namespace.
 
-    A field may have several flags, such as `--name`, `--no_name` and aliases. The last flag on the command line wins.
-    A field with `repeats=True` in its metadata joins the values of all its flags instead.
+    A field may have several flags: `--name`, `--no_name` and aliases. The last flag on the command line sets the value.
+    If the metadata of the field contains `repeats=True`, the values of all its flags are joined instead.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, argument: Argument, **options: Any) -> None:

@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
-    """Convert the words after a flag to the type of a field.
+    """Convert the words after a command-line flag to the type of a field.
 
     Args:
         words: The words. One word, unless `hint` is a collection, such as a list or a tuple.
@@ -55,7 +55,8 @@ def read(words: Sequence[str], hint: Any) -> Any:
 def adapt(value: Any, hint: Any) -> Any:
     """Convert a value from a configuration file to the type `hint`.
 
-    A value that already has this type is returned unchanged. Any other string is parsed like a word of a command line.
+    If the value already has this type, return it unchanged. Otherwise, parse a string like a word of a command line,
+    and convert each value of a list or mapping.
 
     Raises:
         Unreadable: The value cannot be converted.
@@ -140,7 +141,7 @@ def shown_type(hint: Any) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return `value` as the user writes it after a flag."""
+    """Return `value` as a user writes it on a command line, such as `true` for True."""
     if isinstance(value, Enum):
         return str(value.value)
     if value is None or isinstance(value, bool):

@@ -26,9 +26,10 @@ def plugin_of(name: str) -> str:
 
 
 def unknown_plugin(name: str) -> str:
-    """Return the end of an error about an unknown setting that looks like a plugin or an option of a plugin.
+    """Return the end of an error text about an unknown setting, such as `; the plugin 'damp' is not installed`.
 
-    For any other setting, return an empty string.
+    The setting is the name of an installed plugin, or an option of a plugin that is not installed, such as
+    `damp.factor`. For any other setting, return an empty string.
     """
     plugin, dot, _ = name.replace("-", "_").partition(".")
     if dot and plugin.isidentifier() and plugin not in installed():

@@ -1,4 +1,4 @@
-"""The arguments for callbacks and plugins that are written as text."""
+"""The training arguments `callbacks` and `plugins`."""
 
 from __future__ import annotations
 

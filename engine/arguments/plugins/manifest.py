@@ -48,9 +48,9 @@ def described(plugin: Plugin) -> dict[str, Any]:
 
 
 def _default(value: Any) -> str:
-    """Return the default of an option as text that is equal in every process.
+    """Return the default of an option as text for a plugin manifest.
 
-    Sets are sorted, and memory addresses are removed. Otherwise, a manifest would be outdated at once.
+    A set is sorted, and memory addresses are removed. So the text of such a default is equal in every process.
     """
     if isinstance(value, (set, frozenset)):
         return as_text(value)
@@ -120,7 +120,7 @@ def _name(other: Any) -> str:
 
 
 def problems_of(plugin: Plugin) -> list[str]:
-    """Return the problems of a plugin. This imports the plugin.
+    """Return the problems of a plugin. The function imports the plugin.
 
     The function checks that:
 
@@ -128,7 +128,7 @@ def problems_of(plugin: Plugin) -> list[str]:
     - its events, parameters and annotations are valid,
     - this trainbus has the version of the callback interface that the plugin requires (`requires`),
     - its manifest is not outdated,
-    - a run can name the plugin, and no other package offers the same name.
+    - its name is valid, such as `damp_spikes`, and no other package offers the same name.
     """
     try:
         target = unbound(plugin.load())[0]
@@ -183,15 +183,16 @@ def _handled_elsewhere() -> list[str]:
 
 
 def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
-    """Build the manifest of an installed package from its plugins. Return the manifest and the path for its file.
+    """Build the plugin manifest of an installed package. Return the manifest and the path of the manifest file.
 
-    The function imports the plugins, and writes no file.
+    The function imports the plugins of the package. It does not write the manifest file.
 
     Args:
-        package: the name of the distribution, or of a package that it installs.
+        package: the name of the distribution, or of a package that the distribution installs.
 
     Raises:
-        ArgumentError: if the package is not installed or offers no plugin, or if its plugins are in several folders.
+        ArgumentError: if the package is not installed or offers no plugin. Also if no single folder with `__init__.py`
+            holds all plugins of the package.
         TrainbusError: if a plugin cannot be imported.
     """
     names = packages_distributions().get(package.replace("-", "_"), [])

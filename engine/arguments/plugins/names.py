@@ -54,7 +54,11 @@ def is_own(cls: type) -> bool:
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a callback class in text options: `early_stopping`, or `package.module:Class` for others."""
+    """Return the name of a callback class in text options.
+
+    A public callback of this library has a short name, such as `early_stopping`. Any other class has the name
+    `package.module:Class`.
+    """
     if is_own(cls):
         return snake_case(cls.__name__)
     return f"{cls.__module__}:{cls.__qualname__}"

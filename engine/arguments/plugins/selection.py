@@ -212,9 +212,9 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin joins every run, and no setting of this run leaves it out by its name.
+    """Return whether a plugin has `auto = True`, and neither `no:<name>` nor `TRAINBUS_DISABLE_PLUGINS` leaves it out.
 
-    The plugin is imported only if its package has no plugin manifest. If the import fails, return False.
+    If the package of the plugin has no plugin manifest, the plugin is imported. If this import fails, return False.
     """
     if plugin.name in request.disabled or plugin.name in request.off:
         return False

@@ -30,7 +30,7 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 class Call:
     """A parsed call in a text, such as `Keep(last=2)`. A call such as `every(100)` is parsed as a trigger instead.
 
-    The type of the option that takes the call determines which class is built.
+    `Keep(last=2)` becomes an instance of `Keep` only if the type of its option includes the dataclass `Keep`.
     """
 
     name: str
@@ -258,7 +258,7 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    If an installed plugin has an unusable name, such as `damp-spikes` for the name `damp_spikes`, the message says so.
+    Exception: if `name` is `damp_spikes` and `known` has `damp-spikes`, the text says that no run can name this plugin.
     """
     known = sorted(known)
     close = nearest(name, known)

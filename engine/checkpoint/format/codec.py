@@ -56,7 +56,7 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
 def load_values(
     path: Path, *, whole: bool = True, folder: CheckpointFolder | None = None, cache: TensorCache | None = None
 ) -> Any:
-    """Read nested values from a file with the results of `encode`. Tensors are returned on the CPU.
+    """Read nested values from a file that contains the results of `encode`. Tensors are returned on the CPU.
 
     Args:
         path: the file. If it has sharded tensors, their shards are in other files of the same folder.

@@ -157,13 +157,13 @@ class Hidden:
     def abandoned(self) -> bool:
         """Whether no other running process of this host uses the folder.
 
-        True in three cases: the process `pid` is this process, has ended, or is on another host.
+        True in three cases: the process with the id `pid` is this process, has ended, or is on another host.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process `pid` ran on this host and has ended."""
+        """Whether the process with the id `self.pid` ran on this host and has ended; False if `self.host` is empty."""
         return self.host == this_host() and _has_ended(self.pid)
 
 
@@ -198,13 +198,14 @@ def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
     Args:
         step: the step of the checkpoint.
         run_id: the id of the run.
-        aside: the state of the folder: `-replaced`, `-removed` or empty. See `Hidden.aside`.
+        aside: `-replaced` if a save replaces the folder, `-removed` if this process deletes the folder, empty if a save
+            writes the folder.
     """
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 
 def parse_hidden(path: Path) -> Hidden | None:
-    """Parse the name of a hidden folder. Return None if `path` is not named like a hidden folder."""
+    """Parse the name of a folder as a `Hidden` name. Return None if the name has another form."""
     match = _HIDDEN.fullmatch(path.name)
     if match is None:
         return None

@@ -15,8 +15,8 @@ from .manifest import rank_of, read_manifest
 class CheckpointFolder:
     """A checkpoint folder. The manifest and the trainer state are read at most once, at the first access.
 
-    Files that the manifest does not list do not belong to the checkpoint. Checkpoints of other libraries and of format
-    1 have no list of files. All files in such a folder belong to the checkpoint.
+    Files that the manifest does not list do not belong to the checkpoint. If no manifest lists files, as in checkpoints
+    of other libraries, all files in the folder belong to the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class CheckpointFolder:
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has the file `name` and all its shard files."""
+        """Return whether the checkpoint has the file `name` and all shard files of this file."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -117,7 +117,7 @@ class Hashing:
     """A hash of bytes that are added in order. SHA-256 is slow, so another thread computes it."""
 
     def __init__(self, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Start without any bytes. `thread` computes SHA-256, and must run one task at a time. XXH3 needs no thread."""
+        """Create the hash of no bytes. `thread` must run one task at a time. Only SHA-256 uses `thread`."""
         self._thread = thread
         self._algorithm = algorithm
         self._hash = algorithm.new()

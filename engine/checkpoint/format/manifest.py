@@ -101,7 +101,7 @@ def _has_one_hash(entry: Mapping[str, Any]) -> bool:
 
 
 def inside(name: str) -> bool:
-    """Return whether `name` is a relative path that does not lead out of the folder."""
+    """Return whether `name` is a relative path without `..`, such as `a/b.json`. Return False for an empty text."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

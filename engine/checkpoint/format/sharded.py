@@ -2,9 +2,10 @@
 
 A *value file*, such as `optimizer.safetensors`, has all values except shards. Its metadata has dtype and shape of each
 sharded tensor. In the same folder, each rank writes its shards into a *shard file*,
-`<stem>-<rank>-of-<world size>.safetensors`. The metadata of a shard file has the first index of each shard.
+`<stem>-<rank>-of-<world size>.safetensors`. If several ranks hold the same shard, only the first of them writes it. The
+metadata of a shard file has the first index of each shard in each dimension, such as [512, 0].
 
-A sharded tensor is a DTensor. The functions check attributes of the tensor, so they import no distributed module.
+A sharded tensor is a DTensor. The functions recognize a DTensor by its attributes, and import no distributed module.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 _SPLIT = "trainbus_split"
 """Metadata key in a value file, for dtype and shape of its sharded tensors."""
 _BEGINS = "trainbus_begins"
-"""Metadata key in a shard file, for the first index of each shard."""
+"""Metadata key in a shard file, for the first index of each shard in each dimension."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first of the ranks with the same shard of a tensor. Only this rank writes it."""
+    """Return whether this rank is the first rank with its shard of a tensor. Only the first rank writes a shard."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -100,18 +101,18 @@ def is_first_copy(tensor: Any) -> bool:
 def files_of_rank(
     name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], rank: int, world_size: int
 ) -> Files:
-    """Return the contents of the value file and the shard file that a rank writes, by file name.
+    """Return the contents of the value file, and of this rank's shard file, by file name.
 
     Args:
-        name: the name of the value file, such as `optimizer.safetensors`. It has all values except shards.
-        tensors: the tensors of the value file. All ranks pass the same sharded tensors.
+        name: the name of the value file, such as `optimizer.safetensors`.
+        tensors: the tensors of both files. The shard file receives this rank's shards of sharded tensors. The value
+            file receives all other tensors.
         metadata: the metadata of the value file.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
     Returns:
-        Tensors and metadata of the value file. If this rank has shards to write, also tensors and metadata of its shard
-        file.
+        File name -> tensors and metadata. If this rank has no shard to write, the result has no shard file.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -131,7 +132,7 @@ def files_of_rank(
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard of a tensor in a shard file, or a whole tensor in a value file."""
+    """A shard of a tensor, or a whole tensor, in a file of a checkpoint."""
 
     region: Region
     """The region of the tensor that the shard holds."""

@@ -1,4 +1,4 @@
-"""A cache for tensors that verification reads. A run then loads exactly the bytes that verification hashed."""
+"""A cache for tensors that verification reads. With it, a run loads exactly the bytes that verification hashed."""
 
 from __future__ import annotations
 

@@ -84,8 +84,9 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
     """Return saved adapters under the names of the adapters of a model: adapter name -> weights.
 
-    transformers saves the only adapter of a model without its name, so its saved name is `default`. If the model also
-    has only one adapter, the result has the name of that adapter. In any other case, the names do not change.
+    If the checkpoint has only the adapter `default`, and the given model has only one adapter, the saved adapter gets
+    the name of the adapter of the given model. The reason: transformers saves the only adapter of a model without a
+    name, and such an adapter is read as `default`. In any other case, the names do not change.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

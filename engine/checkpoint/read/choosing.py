@@ -35,7 +35,7 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
     """Choose the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
 
     All ranks must call this function. Rank 0 verifies the files. With `save_on_each_node`, one rank of each machine
-    verifies the files.
+    verifies the files. A checkpoint is good if no rank finds a problem.
 
     Args:
         run: the run.
@@ -182,7 +182,7 @@ class Candidate:
     name: str
     """The name of the folder."""
     step: int
-    """The number of completed steps."""
+    """The number of completed steps at the save."""
     problems: tuple[str, ...]
     """The problems of the checkpoint, one sentence each; empty if the check finds none."""
     run_id: str = ""
@@ -202,7 +202,9 @@ class Candidate:
 def choose(
     output_dir: str | Path, wanted: str | Path | bool | None, inspector: Inspector | None = None
 ) -> SavedCheckpoint | None:
-    """Choose the checkpoint that a run resumes from; None if it starts fresh. All ranks must call this function.
+    """Choose the checkpoint that a run resumes from; None if the run starts fresh. All ranks must call this function.
+
+    A checkpoint is good if `inspector` finds no problem on any rank.
 
     Args:
         output_dir: the folder that the run writes its checkpoints into.
@@ -235,7 +237,10 @@ def choose(
 
 
 def _remedy(wanted: Path, output_dir: Path, inspector: Inspector) -> str:
-    """Return what to do instead of resuming from `wanted`, which is not a good checkpoint. All ranks must call it."""
+    """Return the end of an error message: how to resume without `wanted`, which is not a good checkpoint.
+
+    All ranks must call this function.
+    """
     inner = _find(wanted, inspector).good  # all ranks search, because they search together
     good = _find(wanted.parent, inspector).good
     if inner is not None:

@@ -103,7 +103,7 @@ def _known_entries(target: Any, state: Any) -> dict[str, Any]:
 def _array_types() -> list[Any]:
     """Return the functions and types that a pickled numpy RNG state may call, under their names in numpy 1 and 2.
 
-    `load_plain` refuses to call any other function.
+    The parameter `allowed` of `load_plain` takes this list.
     """
     reconstruct = np.zeros(0).__reduce__()[0]
     return [

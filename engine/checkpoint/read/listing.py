@@ -18,7 +18,7 @@ class Dated(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
+        """The number of completed steps at the save."""
 
     @property
     def run_id(self) -> str:
@@ -44,7 +44,7 @@ def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
 
 
 def list_checkpoints(output_dir: str | Path) -> list[SavedCheckpoint]:
-    """List the checkpoints in a folder that have all files in the right sizes, lowest step first."""
+    """List the checkpoints in a folder for which `problems(full=False)` returns no problem, lowest step first."""
     return [checkpoint for checkpoint in survey(output_dir) if not checkpoint.problems(full=False)]
 
 
@@ -90,8 +90,8 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
     """Return the path of the newest good checkpoint in a folder; None if there is none.
 
     Every file of the checkpoint is read and compared with its hash. `resume_from_checkpoint=True` selects the same
-    checkpoint. With `resume_partial`, the argument may select a newer checkpoint that lacks a part of the training
-    state.
+    checkpoint. With `resume_partial=True`, `resume_from_checkpoint=True` may select a newer checkpoint that lacks a
+    part of the training state.
     """
     with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))

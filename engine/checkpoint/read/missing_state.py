@@ -38,8 +38,8 @@ def check_for(run: ResumableRun) -> Check:
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     """With `resume_partial`, warn about the parts of the training state that the checkpoint lacks.
 
-    If the checkpoint lacks only the optimizer or only the schedule, also set the learning rates of the optimizer to the
-    rates of the schedule. Without `resume_partial`, do nothing.
+    If the checkpoint lacks exactly one of optimizer and schedule, also copy the current learning rates of
+    `run.lr_scheduler` to `run.optimizer`. Without `resume_partial`, do nothing.
     """
     if not run.args.resume_partial:
         return

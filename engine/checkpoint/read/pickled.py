@@ -23,11 +23,11 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
 
     Args:
         path: the file.
-        allowed: further functions and classes that the file may call.
+        allowed: further functions and classes that the pickle in the file may call.
 
     Raises:
-        CheckpointError: if the file is damaged, or if it would call another function. The message names this function,
-            which is not called.
+        CheckpointError: if the file is damaged, or if its pickle names any other function or class. The message has
+            this name. This function or class is not called.
         FileNotFoundError: if the file does not exist.
     """
     try:

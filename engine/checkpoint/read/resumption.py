@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FreshStart:
-    """Starts a new run. The subclass `Resumption` starts a run from a checkpoint."""
+    """Starts a new run. The subclass `Resumption` resumes a run from a checkpoint."""
 
     def __init__(self, run: ResumableRun) -> None:
         """Create an object that starts `run`. The run does not change yet."""
@@ -48,10 +48,10 @@ class FreshStart:
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Restore the saved state of the run before its first step.
+        """Drop the carried states and the RNG states of an earlier resume of this trainer.
 
-        A fresh start has no saved state. It drops the carried states of an earlier resume of this trainer. A
-        `Resumption` restores the optimizer, the callback states, the RNG states and the position of the data loader.
+        `Resumption` overrides this method. The override restores the optimizer, the callback states, the RNG states and
+        the position of the data loader from the checkpoint.
 
         Args:
             feed: the feed of the training batches.
@@ -165,10 +165,10 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Read the values that only this rank saved, such as RNG states and loader position; {} if it saved none.
+        """Read the values of this rank, such as RNG states and loader position; {} if the checkpoint has none.
 
         Raises:
-            CheckpointError: if no rank saved RNG states, and `resume_partial` is not set.
+            CheckpointError: if the checkpoint has RNG states of no rank, and the argument `resume_partial` is False.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files
@@ -180,8 +180,8 @@ class Resumption(FreshStart):
     def _sizes(self) -> Sizes:
         """Return the batch size over all ranks and the gradient accumulation of this session.
 
-        If the user's own loader does not report its batch size, return the batch size of the saved session, because
-        `per_device_train_batch_size` does not change the batches of such a loader.
+        If the user's own loader does not report its batch size, use the batch size per rank in the checkpoint. The
+        argument `per_device_train_batch_size` does not change the batches of such a loader.
         """
         sizes, before = self.run.sizes, self.saved.get("train_batch_size")
         if follows_arguments(self.run.train_dataloader) or not before:

@@ -71,34 +71,40 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def run_id(self) -> str:
-        """The id of the run that wrote the checkpoint; empty if no readable manifest has it."""
+        """The id of the run that wrote the checkpoint; empty if the manifest is missing, unreadable or lacks the id."""
         return self._entry("run_id", "")
 
     @property
     def time(self) -> float:
-        """When the checkpoint was written, in seconds since 1970; 0 if no readable manifest has it."""
+        """The time of the save, in seconds since 1970; 0 if the manifest is missing, unreadable or lacks the time."""
         return self._entry("time", 0.0)
 
     @property
     def seconds(self) -> float:
-        """The training time of the run until the save, in seconds; 0 if no readable manifest has it."""
+        """The training time of the run until the save, in seconds.
+
+        0 if the manifest is missing, unreadable or lacks the training time.
+        """
         return self._entry("seconds", 0.0)
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the evaluation at this step; empty if no readable manifest has them."""
+        """The metrics of the evaluation at this step; empty if the manifest is missing, unreadable or lacks metrics."""
         return self._entry("metrics", {})
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks that wrote the checkpoint; None if no readable manifest has it."""
+        """The number of ranks that wrote the checkpoint.
+
+        None if the manifest is missing, unreadable or lacks the number.
+        """
         return self._entry("world_size", None)
 
     @property
     def is_listed(self) -> bool:
         """Whether the checkpoint has a manifest.
 
-        Without a manifest, `problems` finds only files that are missing or cannot be read.
+        Without a manifest, the method `problems` cannot compare the files with sizes and hashes.
         """
         return (self.path / files.MANIFEST).exists()
 
@@ -200,7 +206,7 @@ class SavedCheckpoint(CheckpointFolder):
         Args:
             rank: the rank.
             world_size: the number of ranks of the resumed run. In a checkpoint of transformers, the name of the file
-                depends on this number.
+                with the RNG states depends on this number.
         """
         return self.state_files.own(rank, world_size)
 
@@ -213,7 +219,7 @@ class SavedCheckpoint(CheckpointFolder):
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read two dicts by callback id: the states, and the class, settings and state version of their callbacks."""
+        """Read two dicts by callback id: the callback states, and the result of `owner_of` for each callback."""
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 

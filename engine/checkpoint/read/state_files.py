@@ -34,7 +34,7 @@ class StateFiles(Protocol):
         """Return the path of the file of a part. The file need not exist."""
 
     def has(self, part: StatePart) -> bool:
-        """Return whether all files of a part exist."""
+        """Return whether all files of a part of the training state exist."""
 
     def load(self, part: StatePart) -> Any:
         """Read a part and return its state dict.

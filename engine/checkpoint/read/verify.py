@@ -59,15 +59,21 @@ _GONE = "there is no such folder"
 
 
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Verify the checkpoint in a folder. Return its problems, one sentence each; empty if it is good."""
+    """Verify the checkpoint in a folder. Return its problems, one sentence each; an empty list if it has none.
+
+    Args:
+        path: the folder.
+        full: whether to read and hash every file. If False, only existence and sizes are checked.
+        check: the files that may be missing.
+    """
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 
 def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
-    Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
-    trainer state and weights. With `full`, the headers or checksums in its tensor files must also be valid.
+    If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
+    and weights. With `full`, the headers or checksums in its tensor files must also be valid.
 
     Args:
         folder: the checkpoint.
@@ -81,7 +87,10 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 
 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
-    """Verify a checkpoint as `problems_of` does, but accept a folder with the hidden name of an unfinished write."""
+    """Return the problems of a checkpoint as `problems_of` does, but do not check the name of the folder.
+
+    `problems_of` reports the hidden name of an unfinished write.
+    """
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -161,7 +170,7 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
-    """Read a file. Return the problem if its digest is not `written` or it cannot be read; else an empty string."""
+    """Return the problem if a file cannot be read, or if its digest is not `written`; else an empty string."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = (
@@ -242,7 +251,10 @@ def adapter_names(folder: CheckpointFolder) -> list[str]:
 
 
 def index_name(folder: CheckpointFolder) -> str:
-    """Return the name of the index file, which maps weights to files. It exists only for weights in several files."""
+    """Return the name of the index file, which maps weights to files.
+
+    The index file exists only if the weights are in several files.
+    """
     pickled = f"{PICKLED_MODEL}.index.json"
     others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
     return pickled if folder.has(pickled) and not others else INDEX

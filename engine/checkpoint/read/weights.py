@@ -31,12 +31,13 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
     Args:
         folder: the checkpoint.
-        like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read. Default:
-            read whole tensors.
+        like: the state dict of the model. For its sharded tensors, return only the shards of this rank. None: return
+            whole tensors.
 
     Returns:
-        The weights by name, on the CPU. All names of a tied weight refer to one tensor. A weight of an adapter has its
-        name in the adapter file, with the prefix `<adapter>/` for each adapter other than `default`.
+        The weights by name. If `like` has no sharded tensor, the weights are on the CPU, and all names of a tied weight
+        refer to one tensor. A weight of an adapter has its name in the adapter file, with the prefix `<adapter>/` for
+        each adapter other than `default`.
 
     Raises:
         CheckpointError: if the checkpoint has no weights, or if they cannot be read.
@@ -106,7 +107,10 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Return whether all weight files of a checkpoint are files of adapters; False if no weights can be read."""
+    """Return whether all weight files of a checkpoint are files of adapters.
+
+    If the function `_weight_paths` raises a `CheckpointError`, return False. Example: a weight file is missing.
+    """
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights raises it again
@@ -159,9 +163,9 @@ def _give_own_memory(model: nn.Module) -> None:
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:
-    """Return the names of weights of a model that `state`, the weights of a checkpoint, need not have.
+    """Return the names of the model's weights that may be missing in `state`, the weights of a checkpoint.
 
-    A checkpoint may have a tied weight under only one of its names.
+    A tied weight has several names, and a checkpoint may store it under only one of these names.
     """
     tied = getattr(model, "_tied_weights_keys", None) or ()
     # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.

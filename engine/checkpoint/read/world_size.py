@@ -28,12 +28,11 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     """Return the values that this rank resumes with. All ranks must call this function.
 
     If the world size is the same as at the save, return `own`. Also return `own` if the checkpoint does not record a
-    world size, or has no RNG states. Otherwise, return `own` with two changes:
+    world size, or has no RNG states. Otherwise, return `own` with these changes:
 
+    - If `own` is empty, the values of the lowest rank that saved replace `own`.
     - Each loss sum is the mean over the ranks that saved.
-    - The loader position has only the entries that `position_in_samples` returns.
-
-    A new rank has no values in `own`. It gets the values of the lowest rank that saved.
+    - The loader position is `position_in_samples(place)`, with the `place` of the lowest rank that saved.
 
     With `save_on_each_node`, only the ranks that saved on this machine count.
 

@@ -24,9 +24,10 @@ class BackgroundWriter:
         """The seconds that the last finished task took; 0 before the first task finishes."""
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
-        """Return the ranks with which a task runs its collectives. All ranks must call this method.
+        """Return the ranks that a task, such as writing a checkpoint, uses for its collectives.
 
-        This class returns `ranks`. `RanksWriter` returns ranks with their own process group.
+        All ranks must call this method. `BackgroundWriter` returns `ranks`. `RanksWriter` returns a `ThreadGroup`,
+        because the collectives of its thread need a second process group.
 
         Args:
             ranks: the ranks of the run.
@@ -65,13 +66,14 @@ class BackgroundWriter:
 
     @property
     def done(self) -> bool:
-        """Whether the last task has finished, and `wait` was not called after that."""
+        """Whether the task of the last `submit` has finished. After `wait`, False until the next task has finished."""
         return self._task is not None and self._task.done()
 
     def finished_at(self, step: int) -> bool:
-        """Return whether the last task has finished on all ranks, and `wait` was not called after that.
+        """Return whether the task of the last `submit` has finished on all ranks.
 
-        Call this method after each step. All ranks get the same answer for the same step.
+        After `wait`, the result is False until the next task has finished. Call this method after each step. All ranks
+        get the same answer for the same step.
 
         Args:
             step: the number of completed steps of the training.
@@ -91,7 +93,10 @@ class BackgroundWriter:
             task.result()
 
     def finish(self) -> bool:
-        """Wait for the last task without raising its error. Return whether there is a task and it succeeded."""
+        """Wait for the task of the last `submit` without raising its error. Return whether the task succeeded.
+
+        Return False if there is no task, such as after `wait`.
+        """
         self._leave_to_parent()
         if self._task is None:
             return False

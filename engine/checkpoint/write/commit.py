@@ -32,7 +32,7 @@ class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Write into `file`. `thread` computes SHA-256, and must run one task at a time. XXH3 needs no thread."""
+        """Write into `file`. `thread` must run one task at a time. `Xxh3Digest` does not use `thread`."""
         self._file = file
         self._hashing = Hashing(thread, algorithm)
 
@@ -169,7 +169,7 @@ class Staging:
 def synchronise(paths: Iterable[Path]) -> None:
     """Wait until the contents of files, and the file names in folders, are on the disk.
 
-    The function calls `fsync` on several threads, which takes less time.
+    To save time, the function calls `fsync` on several threads.
     """
     at_once(_synchronise, paths)
 
@@ -191,7 +191,7 @@ class Removable(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
+        """The number of completed steps at the save."""
 
     @property
     def run_id(self) -> str:
@@ -233,7 +233,8 @@ def sweep(output_dir: Path, run_id: str) -> None:
 def put_back(output_dir: Path) -> None:
     """Restore the final names of good checkpoints that a killed run renamed in order to replace them.
 
-    If the new checkpoint already has the final name, the hidden folder stays. Only the sizes of files are checked.
+    If another folder already has the final name, the renamed checkpoint stays hidden. A checkpoint is good if
+    `damage(full=False)` finds no problem.
     """
     for path, hidden in _abandoned(output_dir):
         target = path.with_name(folder_name(hidden.step))

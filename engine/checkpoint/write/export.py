@@ -1,4 +1,4 @@
-"""Export a model for inference, as a program that PyTorch runs without the model's Python code."""
+"""Export a model for inference with `torch.export`. PyTorch runs the exported file without the model's Python code."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
 
 
 def _two_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with one sample twice, because torch.export would fix a batch size of 1.
+    """If a tensor has one sample, repeat the sample, because torch.export would fix a batch size of 1.
 
-    A scalar, or a tensor with another number of samples, is not repeated.
+    The function does not repeat a scalar, or a tensor with another number of samples.
     """
     return tensor.detach() if tensor.dim() == 0 or len(tensor) != 1 else tensor.detach().repeat_interleave(2, 0)

@@ -12,7 +12,7 @@ class HostCopies:
     """
 
     def __init__(self) -> None:
-        """Start without any memory."""
+        """Create the object without copies."""
         self._kept: dict[str, torch.Tensor] = {}
         self._used: set[str] = set()
 

@@ -28,13 +28,13 @@ class Links:
 
         Args:
             folder: the earlier checkpoint.
-            digests: the digests of its files by name. Files without a digest are never linked.
+            digests: the digests of the files in `folder`, by name. Files without a digest are never linked.
         """
         self._folder = folder
         self._digests = digests
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the earlier checkpoint has a file with this name."""
+        """Return whether the argument `digests` of the constructor has a digest for the file `name`."""
         return name in self._digests
 
     def replace(self, path: Path, name: str, digest: AnyDigest) -> bool:

@@ -31,7 +31,7 @@ def bytes_in(size: str | int) -> int:
     """Return a size in bytes. The size is a number, or text such as `5GB` (5 * 10**9) or `500MiB` (500 * 2**20).
 
     Raises:
-        ArgumentError: if `size` is not a size, or is below 1.
+        ArgumentError: if `size` has another form, or is less than 1 byte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(size))
     number = float(match[1]) * _UNITS.get(match[2].upper(), 0) if match else 0.0
@@ -65,7 +65,7 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
 def clone_values(weights: dict[str, Any]) -> None:
     """Replace the values of a state dict by copies, one after the other. All names of a tied tensor refer to one copy.
 
-    If nothing else refers to a value, its memory is freed right after the copy. So only one value is in memory twice.
+    If only the state dict refers to a value, the memory of the value is freed when the copy replaces the value.
     """
     firsts: dict[Any, torch.Tensor] = {}
     for name in weights:
@@ -89,8 +89,8 @@ def can_be_written_later(model: Any) -> bool:
 def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_size: str | int) -> None:
     """Write a model into a folder with the method `save_pretrained` of the model.
 
-    If the model has no such method, write only its weights. Also write the weights if `save_pretrained` raises
-    NotImplementedError, or writes no weights that a run can load.
+    The function writes the weights itself if the model has no such method, or if the method raises NotImplementedError.
+    The function also does so if the method writes no weights that a run can load.
 
     Args:
         model: the model.

@@ -22,7 +22,7 @@ class RanksWriter(BackgroundWriter):
     The ranks finish a task at different times. But all ranks must announce `on_commit`, or raise the error of the task,
     at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
     these steps plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the
-    threads exchange the steps, so that no rank passes the due step too early.
+    threads exchange the steps, so that no rank passes the due step before the exchange ends.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class RanksWriter(BackgroundWriter):
             self._agree()
 
     def _agree(self) -> None:
-        """Agree with the threads of the other ranks on the due step, from which on the task counts as finished.
+        """Agree with the threads of the other ranks on the due step. `RanksWriter` explains the due step.
 
-        If the connection to a rank is lost, the threads do not agree. The task then counts as finished at once. The
-        error of the task names the cause.
+        If a collective of the threads fails, the due step of this rank is 0: `finished_at` returns True for every step.
+        The error of the task names the cause.
         """
         due = 0
         try:

@@ -16,7 +16,7 @@ class Retainable(Protocol):
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
+        """The number of completed steps at the save."""
 
     @property
     def seconds(self) -> float:

@@ -58,7 +58,7 @@ def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
     """Call `work` on every rank and return the results, in order of rank. All ranks must call this function.
 
     Raises:
-        CheckpointError: on the other ranks, if `work` fails on a rank. The failing rank raises its own error.
+        CheckpointError: if `work` fails on another rank. If `work` fails on this rank, the error of `work` is raised.
     """
     return together(run.ranks, run.state.global_step, work)
 
@@ -72,7 +72,7 @@ def together(ranks: SavingRanks, step: int, work: Callable[[], T]) -> list[T]:
         work: the function to call.
 
     Raises:
-        CheckpointError: on the other ranks, if `work` fails on a rank. The failing rank raises its own error.
+        CheckpointError: if `work` fails on another rank. If `work` fails on this rank, the error of `work` is raised.
     """
     result, failure = None, None
     try:

@@ -49,12 +49,12 @@ class Snapshot:
 def take_snapshot(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
 ) -> Snapshot:
-    """Collect everything that a run needs to resume from this step. All ranks must call this function.
+    """Collect everything that a resume from `checkpoint` needs. All ranks must call this function.
 
     Args:
         run: the run.
         checkpoint: the record of the checkpoint: folder, step, metrics, and the values that callbacks store.
-        callbacks: the states of the callbacks by id.
+        callbacks: id of a callback -> its state.
         copies: memory on the CPU. If given, all values are copied into it, so training may continue while the snapshot
             is written. None copies nothing. If the run cannot copy its model, nothing is copied either.
 
@@ -107,9 +107,9 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
     Args:
         tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
-        gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If so, CPU tensors are
-            copied into new memory instead of `copies`. A gathered tensor is freed right after its copy. So the CPU
-            never holds the optimizer state twice.
+        gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If True, each CPU tensor
+            is copied into new memory, and then the original is freed. With the memory of `copies`, the CPU would hold
+            the optimizer state twice.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():
@@ -168,13 +168,16 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; {} if the loader reports none, or if the epoch is about to end."""
+    """Return the position of the data loader; {} if the loader reports none.
+
+    If the flag `should_epoch_stop` ends the epoch after this step, also return {}.
+    """
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     return run.train_dataloader.resume_state() if known else {}
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return gradient norm and learning rate of the last step. A resumed run may log both before its first step."""
+    """Return gradient norm and learning rate of the last step, for logs before the first step of a resumed session."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,

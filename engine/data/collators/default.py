@@ -29,7 +29,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     - Columns of strings are left out, also if some values are None. Columns with only None are left out too.
 
     Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
-    a dict. torch's `default_collate` stacks the other values of tuples, and samples that are tensors or arrays.
+    a dict. torch's `default_collate` stacks the other values of tuples. It also stacks samples that are tensors or
+    arrays.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
@@ -39,8 +40,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
         A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the samples are of a type such as text or a number, if tuples differ in length, or if the values
-            of a key cannot be stacked. The error names the sample or the key, and says how to fix it.
+        DataError: if the samples are of a type such as text or a number, if a sample lacks a column, if tuples differ
+            in length, or if the values of a column or tuple position cannot be stacked. The error says how to fix it.
         ArgumentError: if `return_tensors` is neither 'pt' nor 'np'.
     """
     return as_type(_stacked_batch(features), return_tensors)
@@ -219,9 +220,9 @@ def check_type(return_tensors: str) -> None:
 
 
 def makes_new_tensors(collator: Any) -> bool:
-    """Return whether each batch of a collator has new memory that no later batch overwrites.
+    """Return whether a collator certainly makes each batch in new memory, which no later batch overwrites.
 
-    This is known for the collators of trainbus. For any other collator, the result is False.
+    The result is True for a collator of trainbus, and False for any other collator.
 
     Args:
         collator: the collator of a loader. If it is a wrapper of trainbus, the function checks the wrapped collator.

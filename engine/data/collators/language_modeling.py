@@ -203,8 +203,8 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
 def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
     """Return True for each token that is the first of a word, shape (rows, tokens), bool.
 
-    A special token is never the first of a word. Another token continues a word if the previous token is not special,
-    and ends at the character where the token begins. Otherwise the token is the first of a word.
+    A special token is never the first of a word. Any other token is the first of a word, with one exception: the
+    previous token is not special, and no character is between the two tokens in the text.
 
     Args:
         offsets: for each token, the index of its first character in the text, and the index after its last character;

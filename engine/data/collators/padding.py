@@ -229,13 +229,14 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
     """Pad labels of different lengths, and return one int64 tensor of shape (rows, width).
 
     Args:
-        labels: the labels of each sample, or `Cells` with the labels of all samples.
+        labels: a list with the labels of each sample, or a `Cells` object with the labels of all samples.
         width: width of the result.
-        value: fills up shorter labels.
+        value: the value for the padding.
         side: side on which to pad: 'right' or 'left'.
 
     Raises:
-        DataError: if a sample has more than `width` labels. For `Cells`, the error is `NotColumnar`.
+        DataError: if a sample of a list has more than `width` labels.
+        NotColumnar: if a sample of a `Cells` object has more than `width` labels, or a label is not an integer.
     """
     if isinstance(labels, Cells):
         return labels.padded(width, value, side)

@@ -69,7 +69,8 @@ class Chunk:
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return where the outer list of each row begins, and where it ends: the index after its last element.
 
-        Both arrays have the shape (rows,). They have indices of inner lists, or of values if there are no inner lists.
+        Both arrays have the shape (len(rows),). They have indices of inner lists. If there are no inner lists, they
+        have indices of values.
         """
         level = self.levels[0]
         if isinstance(level, int):
@@ -119,9 +120,9 @@ class Column:
         self._chunks: dict[int, Chunk] = {}
 
     def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the values of the rows at the indices `rows`, as a tensor of shape (rows,).
+        """Return the values of some rows, as a tensor of shape (len(rows),).
 
-        Call it only for a column without lists.
+        `rows` has the indices of the rows. Call this method only for a column without lists.
         """
         if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).values, rows, dtype)) is not None:
             return taken
@@ -133,7 +134,10 @@ class Column:
         return tensor
 
     def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the length of the outer list of each row, shape (rows,). Call it only for a column of lists."""
+        """Return the lengths of the outer lists of the rows with the indices `rows`, shape (len(rows),).
+
+        Call this method only for a column of lists.
+        """
         lengths = np.empty(len(rows), np.int64)
         for chunk, local, places in self._spread(rows):
             begins, ends = chunk.bounds(local)
@@ -208,7 +212,7 @@ class Column:
         return int(self._ends[owner - 1]) if owner else 0
 
     def _chunk(self, owner: int) -> Chunk:
-        """Return chunk number `owner`. The views of a chunk are made when the chunk is first needed."""
+        """Return the chunk with the index `owner`. The first call for an index creates the `Chunk`."""
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
@@ -281,7 +285,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
 
 
 def _views(array: Any) -> Chunk:
-    """Return an Arrow array as a `Chunk`, without a copy. `_layout` must accept the type of the array.
+    """Return an Arrow array as a `Chunk`, without a copy. The array must have a type that `_layout` does not refuse.
 
     Raises:
         NotColumnar: if the array, or a list in it, contains nulls.

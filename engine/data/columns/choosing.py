@@ -1,6 +1,6 @@
 """The choice between batches from columns and batches from samples.
 
-Batches are made from columns only if the classes of the dataset and the collator are supported.
+If the class of the dataset or of the collator is not supported, batches are made from samples.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PADDING = (
 def with_columns(loader: DataLoader[Any], indexed: bool) -> Iterator[None]:
     """Replace dataset and collator of a loader in a `with` block, so that torch's iterator makes batches from columns.
 
-    The function replaces nothing if `columnar` does not support the dataset and the collator. After the block, it
-    restores `dataset` and `collate_fn`.
+    If the function `columnar` returns None for the dataset and the collator, nothing is replaced. After the block, the
+    attributes `dataset` and `collate_fn` of the loader have their old values.
 
     Args:
         loader: the loader.
@@ -63,11 +63,12 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
     """Return a dataset and a collator that make the same batches as `dataset` and `collator`, but from columns.
 
     Return None if the class of the dataset or of the collator is not supported. Subclasses of supported classes are not
-    supported. A dataset or a tokenizer is not supported if the program replaced one of its methods.
+    supported. Return None too if the program replaced `__getitem__` or `__getitems__` of the dataset. A collator with a
+    tokenizer is supported only if the function `is_usual` returns True for the tokenizer.
 
     Args:
         dataset: a map-style dataset.
-        collator: turns a list of its samples into a batch.
+        collator: turns a list of samples into a batch.
     """
     if isinstance(collator, WorkerCollator):
         found = columnar(dataset, collator.collator)
@@ -115,7 +116,7 @@ def _own(collator: Any) -> Any:
 
 
 class ColumnDataset:
-    """A dataset that returns `BatchRows` as batches. torch's DataLoader calls its `__getitems__`."""
+    """A dataset with a method `__getitems__`, which torch's DataLoader calls to get a batch as one `BatchRows`."""
 
     def __init__(self, rows: Any, base: Any, accepted: Collection[str] | None) -> None:
         """Wrap a dataset, so that its batches are read from columns.
@@ -136,7 +137,7 @@ class ColumnDataset:
         return {**vars(self), "_table": None}  # each worker makes its own views of the columns
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return a `BatchRows`, which reads no sample yet. If columns cannot make the batch, return its samples."""
+        """Return a `BatchRows`, which reads no sample yet. If that raises `NotColumnar`, return the samples."""
         try:
             return self._unread(indices)
         except NotColumnar:

@@ -31,11 +31,11 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Make a padded batch from columns, with `padded`.
+    """Make a padded batch from columns with the function `padded`.
 
-    The function compares the first batch of each kind with the batch that `slow` makes from the samples. Batches are of
-    one kind if these are equal: the class and the padding side of the tokenizer, the options, the types of the columns,
-    and whether all samples of the batch are equally long.
+    The function compares the first batch of each kind with the batch that `slow` makes from the same samples. Batches
+    of one kind have the same tokenizer class, padding side, `options` and `rows.kind`. Batches in which all samples are
+    equally long are of another kind than other batches.
 
     Args:
         rows: the samples.
@@ -44,7 +44,7 @@ def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Calla
         slow: pads the samples with the tokenizer.
 
     Raises:
-        NotColumnar: if the columns cannot make the batch, or if the two compared batches of this kind differ.
+        NotColumnar: if `padded` cannot make the batch, or if the two compared batches of this kind differ.
     """
     if options.get("return_tensors") != "pt" or not is_usual(tokenizer):
         raise NotColumnar
@@ -62,11 +62,11 @@ def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
 
     Args:
         rows: the samples.
-        tokenizer: a tokenizer for which `is_usual` is True.
-        options: options of `pad`.
+        tokenizer: a tokenizer for which the function `is_usual` returns True.
+        options: options of `tokenizer.pad`.
 
     Returns:
-        A `BatchEncoding` with tensors of shape (samples, tokens) and the other columns.
+        A `BatchEncoding` with one tensor per column. The tensors of padded columns have the shape (samples, tokens).
 
     Raises:
         NotColumnar: if the columns cannot make the batch.
@@ -131,10 +131,7 @@ def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | No
 
 
 def _passed(cells: Cells) -> torch.Tensor:
-    """Convert a column to a tensor without padding, with the dtype that a tokenizer gives it.
-
-    A tokenizer converts the values to Python numbers first, so floats get torch's default dtype.
-    """
+    """Convert a column to a tensor without padding. Floats get torch's default dtype, as from `tokenizer.pad`."""
     values = cells.stacked()
     return values.to(torch.get_default_dtype()) if cells.is_floating else values
 

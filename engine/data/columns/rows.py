@@ -39,7 +39,7 @@ class BatchRows:
 
     @property
     def kind(self) -> Hashable:
-        """The types on which the batch depends. Batches of equal `kind` differ only in their values and lengths."""
+        """The types of the samples, such as dtypes. Batches of equal `kind` differ only in values and lengths."""
         raise NotImplementedError
 
     def stacked(self) -> Any:

@@ -77,8 +77,8 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if the column holds nulls, uint64, or values that are neither numbers nor text, or if samples
-                get decoded values.
+            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a row of a column
+                without text is null, or its values are not bool, float32, float64 or integers. Also for uint64.
         """
         if name in self._others:
             raise NotColumnar
@@ -188,7 +188,7 @@ class Cells:
             dtype: the type of the tensor; None for the type in the property `dtype`.
 
         Raises:
-            NotColumnar: if the lists have different lengths, or are empty.
+            NotColumnar: if the values are lists of different shapes, or lists without values.
         """
         read = self.column.flat if not self.column.depth else self.column.block
         return read(self.places, self.dtype if dtype is None else dtype)
@@ -231,7 +231,8 @@ class TableRows(BatchRows):
             table: the columns.
             places: the row of the table for each sample, shape (samples,).
             names: the columns of the batch.
-            cells: the columns that were read so far. Columns that are read later are added to this dict.
+            cells: the columns that were read so far: name -> values, or None for a column of text. Columns that are
+                read later are added to this dict. Default: a new dict.
 
         Raises:
             NotColumnar: if `names` is empty.

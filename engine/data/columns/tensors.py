@@ -28,13 +28,13 @@ class TensorRows(BatchRows):
         """Create a batch whose samples are not read yet.
 
         Args:
-            rows: the dataset of the user.
+            rows: the dataset of the user: a `TensorDataset`, or a subset of one.
             indices: the indices in `rows` of the samples of the batch.
-            tensors: the tensors of the `TensorDataset`, of shape (all samples, ...).
-            places: the row of the tensors for each sample.
+            tensors: the tensors of the `TensorDataset`. Their first dimension is the sample.
+            places: for each sample of the batch, the index in the first dimension of `tensors`.
 
         Raises:
-            NotColumnar: if selecting rows of the tensors could give another batch than stacking the samples.
+            NotColumnar: if indexing the tensors could give another batch than stacking the samples, or is slower.
         """
         super().__init__(rows, indices)
         self.tensors, self.places = tensors, places

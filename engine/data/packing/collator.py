@@ -22,12 +22,12 @@ from .rows import STRATEGIES, packed_rows
 
 @dataclass(eq=False)
 class Packing(CheckedKeywords):
-    """Packs the samples of a batch into few rows, for causal language models and token classification.
+    """Packs the samples of a batch into few rows of tokens, for causal language models and token classification.
 
     A batch has the same samples as without packing, and gives the same loss and gradients within rounding.
     `docs/performance.md` lists two exceptions. Positions restart with each sample, and no token attends to another
     sample. For a causal model, the first label of each sample is masked. Evaluations and predictions pad the samples
-    instead, so that their results have one row for each sample.
+    instead, so that their results have one entry for each sample.
 
     The trainer finds position ids and an attention mask with which the model separates the samples, and checks them on
     a few tokens. If packing gives wrong results for the model, the trainer raises an error.

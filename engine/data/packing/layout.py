@@ -1,6 +1,6 @@
 """The layout of a packed batch: the position ids and the attention mask that separate the samples of a packed row.
 
-A layout is checked by running the model on a few tokens.
+`layout_for` runs the model on a few tokens to find the layout of the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """The form of position ids and attention mask with which a model keeps the samples of a packed row apart."""
+    """The kind of position ids and attention mask that a model needs to separate the samples of a packed row."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""
@@ -44,8 +44,8 @@ class Layout:
 
         Args:
             tokens: token ids of shape (rows, width).
-            segments: number of the sample of each token, from 0, of shape (rows, width); -1 for padding.
-            positions: position of each token in its sample, from 0, of shape (rows, width); 0 for padding.
+            segments: for each token, the index of its sample in the batch; -1 for padding. Shape (rows, width).
+            positions: for each token, its position in its sample, from 0; 0 for padding. Shape (rows, width).
         """
         batch = {"input_ids": tokens, "position_ids": positions + self.first_position}
         if self.mask is not None:
@@ -125,11 +125,11 @@ _LENGTHS = (5, 4, 3)
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
-    """Compare the logits of packed samples with the logits of each sample alone, and return the problem as text.
+    """Check the logits of packed samples, and return the first problem as text; an empty text if there is no problem.
 
-    The text is empty if the logits do not differ. A second comparison changes the tokens of one sample, and checks that
-    the logits of the other sample in the row do not change. The second comparison finds influences between samples that
-    are smaller than the rounding errors of the first comparison.
+    The first comparison is with the logits of each sample alone. A second comparison changes the tokens of one sample,
+    and checks that the logits of the other sample in the row do not change. The second comparison finds influences
+    between samples that are smaller than the rounding errors of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -178,10 +178,10 @@ def _tolerance(logits: torch.Tensor) -> float:
 
 
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
-    """Run a model, and return its logits, of shape (rows, width, n). Return None if they have fewer than 3 dimensions.
+    """Run a model, and return its logits. Return None if it returns no logits with at least 3 dimensions.
 
-    If the model also returns hidden states, the last hidden states are concatenated to the logits. With an output layer
-    of zeros, only the hidden states show a difference between samples.
+    If the model also returns hidden states for each token, the last hidden states are appended to the logits. If all
+    weights of the output layer are zero, the logits are equal for all inputs, but the hidden states are not.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Wait for idle threads before the workers of a data loader are forked, to avoid a deadlock.
+"""Wait until all other threads are idle, before the workers of a data loader are forked, to avoid a deadlock.
 
 Up to Python 3.11, a process that is forked from a process with several threads can deadlock: it inherits a lock of the
 interpreter that another thread held at the fork (https://github.com/python/cpython/issues/112275). Threads that Python
@@ -21,7 +21,7 @@ _THREADS = Path("/proc/self/task")
 
 
 def wait_for_idle_threads() -> None:
-    """Wait until no other thread of this process runs, for at most `MAX_WAIT` seconds. Call it just before a fork.
+    """Wait until all other threads of this process are idle, for at most `MAX_WAIT` seconds, just before a fork.
 
     The wait avoids a deadlock of Python 3.11 and earlier. On Python 3.12 or later, and on systems without `/proc`, the
     function returns at once.

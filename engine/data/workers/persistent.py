@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class KeptLoader(Protocol):
-    """The methods of a loader with persistent workers that `PersistentLoaders` calls. `Loader` implements them."""
+    """A loader with persistent workers, as `PersistentLoaders` uses it. `Loader` implements this protocol."""
 
     def inherit_workers(self, state: dict[str, Any]) -> None:
         """Make the workers start with the RNG states `state["workers"]`, a result of `worker_states`."""
@@ -16,14 +16,15 @@ class KeptLoader(Protocol):
 
 
 class PersistentLoaders:
-    """The evaluation loaders of a run that have persistent workers, by name of the dataset.
+    """The evaluation loaders with persistent workers, stored by the name of the dataset.
 
-    The first evaluation starts the workers, and draws their seeds from the global generator. Later evaluations use the
-    same workers, and draw no seeds. A resumed run must not draw seeds either. It starts workers with saved RNG states.
+    The first evaluation of a dataset starts the workers, and draws their seeds from the global generator. Later
+    evaluations use the same workers, and draw no seeds. If a checkpoint has RNG states of workers, a resumed run starts
+    the workers with these states, and draws no seeds.
     """
 
     def __init__(self) -> None:
-        """Start without loaders."""
+        """Create the object without loaders."""
         self._loaders: dict[str, tuple[Any, KeptLoader]] = {}
         self._saved: dict[str, dict[str, Any]] = {}
 
@@ -33,7 +34,10 @@ class PersistentLoaders:
         return loader if kept is dataset else None
 
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
-        """Store the loader of a dataset. If a checkpoint had RNG states for its workers, pass them to the loader."""
+        """Store the loader of a dataset.
+
+        If `load_state_dict` received RNG states for the dataset name `name`, pass these states to the loader.
+        """
         self._loaders[name] = dataset, loader
         if name in self._saved:
             loader.inherit_workers({"workers": self._saved[name]})
@@ -47,5 +51,8 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Use the result of `state_dict` for workers that start later. Remove the loaders of workers that run now."""
+        """Remove all loaders, and store the result of the method `state_dict`.
+
+        The method `keep` passes the stored RNG states to the loaders that it stores later.
+        """
         self._loaders, self._saved = {}, dict(state)

@@ -26,14 +26,14 @@ class RunningWorkers:
     """The iterator of torch whose workers are running."""
 
     def resume_state(self) -> dict[str, Any]:
-        """Return `{"workers_epoch": epoch}` for `Loader.resume_state`; `{}` if no workers have started yet."""
+        """Return `{"workers_epoch": self.epoch}` for `Loader.resume_state`; `{}` if no workers have started."""
         return {} if self.epoch is None else {"workers_epoch": self.epoch}
 
     def inherit(self, state: dict[str, Any]) -> None:
         """Set `epoch` and `states` to the values of the workers of an earlier session, if `state` has these values.
 
         Args:
-            state: the result of `Loader.resume_state`, or a part of it.
+            state: the result of `Loader.resume_state`. The method reads only the entries `workers_epoch` and `workers`.
         """
         self.inherit_epoch(state)
         if "workers" in state:

@@ -25,7 +25,7 @@ class Reads(str, Enum):
 
 
 class Bundled(ABC):
-    """Base class of the bundled metrics. A metric is computed batch by batch. Its fields are its options."""
+    """Base class of the bundled metrics. A metric is a dataclass: its constructor parameters are the options."""
 
     reads: ClassVar[tuple[Reads, ...]]
     """The values that the metric supports as the argument `reads` of `Metrics`. The first is the default."""

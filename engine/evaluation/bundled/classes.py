@@ -168,7 +168,7 @@ class _Scores(_Counts):
 
 @dataclass
 class Precision(_Scores):
-    """The fraction of the predictions of a class that are correct."""
+    """The number of correct predictions of a class, divided by the number of all predictions of the class."""
 
     key: ClassVar[str] = "precision"
 
@@ -178,7 +178,7 @@ class Precision(_Scores):
 
 @dataclass
 class Recall(_Scores):
-    """The fraction of the references of a class that are predicted as this class."""
+    """The number of correct predictions of a class, divided by the number of references of the class."""
 
     key: ClassVar[str] = "recall"
 
@@ -223,7 +223,7 @@ def quotient(dividend: float, divisor: float, otherwise: float) -> float:
 def _mean(values: list[float], weights: list[int]) -> float:
     """Return the weighted mean of the values that are not NaN; NaN if all are NaN.
 
-    If all weights are 0, return the mean without weights.
+    If the weights of these values are all 0, return the mean without weights.
     """
     kept = [(value, weight) for value, weight in zip(values, weights) if not math.isnan(value)]
     total = sum(weight for _, weight in kept)

@@ -87,7 +87,10 @@ def spans(labels: list[str], suffix: bool = False) -> Iterator[tuple[str, int, i
 
 
 def _parts(label: str, suffix: bool) -> tuple[str, str]:
-    """Return the tag and the type of a label. A label without a type has the type `_`."""
+    """Return the tag and the type of a label: `B` and `PER` for `B-PER`. A label without a type has the type `_`.
+
+    `suffix` has the same meaning as in `spans`.
+    """
     if suffix:
         return label[-1], label[:-1].rsplit("-", maxsplit=1)[0] or "_"
     return label[0], label[1:].split("-", maxsplit=1)[-1] or "_"

@@ -43,7 +43,7 @@ class _Values(Bundled):
 
     @abstractmethod
     def _values(self) -> Any:
-        """Return the metric of each output, shape (outputs,)."""
+        """Return one value of the metric for each column of the predictions, shape (outputs,)."""
 
     def compute(self) -> dict[str, Any]:
         values = np.atleast_1d(self._values()) if self._rows else np.array([np.nan])
