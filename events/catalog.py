@@ -341,7 +341,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_commit",
-        "A checkpoint is complete on disk. Training does not wait for this event: `state` may be at a later step.",
+        "A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later.",
         (_CHECKPOINT,),
     ),
     _shared(
@@ -351,7 +351,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes at the next save, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes at the next save or the end of training.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

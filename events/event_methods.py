@@ -83,13 +83,13 @@ class EventMethods:
         """All values of a checkpoint are copied or written. After this event, the weights may change."""
 
     def on_commit(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for this event: `state` may be at a later step."""
+        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
 
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
     def on_delete(self, *args: Any, **kwargs: Any) -> Any:
-        """The retention policy deleted a checkpoint. The event comes at the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes at the next save or the end of training."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub."""

@@ -542,7 +542,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk. Training does not wait for this event: `state` may be at a later step."""
+            """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
 
         def on_save(
             self,
@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. The event comes at the save after that, or when training ends."""
+            """The retention policy deleted a checkpoint. The event comes at the next save or the end of training."""
 
         def on_push_begin(
             self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for this event: `state` may be at a later step."""
+        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
 
     def on_save(
         self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. The event comes at the save after that, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes at the next save or the end of training."""
 
     def on_push_begin(
         self,

@@ -198,8 +198,8 @@ class Search:
             values: the hyperparameters of the trial.
 
         Raises:
-            ArgumentError: if a value is not valid for its training argument. Also if a name in `values` is no training
-                argument and `model_init` does not receive the trial. The error names the trial.
+            ArgumentError: if a value is not valid for its training argument. Also if a name in `values` is not a
+                training argument, and `model_init` does not receive the trial. The error names the trial.
         """
         base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}
