@@ -222,6 +222,14 @@ def length_of(data: Any) -> int | None:
         return None
 
 
+def batch_sizes(batches: BatchSampler) -> list[int | None]:
+    """Return the number of samples of each batch of a `BatchSampler`; an empty list if the sampler has no length."""
+    rows = length_of(batches.sampler)
+    if rows is None:
+        return []
+    return [min(batches.batch_size, rows - start) for start in range(0, rows, batches.batch_size)]
+
+
 def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
     """Return the most samples of an epoch, over all ranks; None if the loader has no length.
 

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler
 from ...events.bus import EventBus
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
-from ..data.build import length_of, order_of
+from ..data.build import batch_sizes, length_of, order_of
 from ..data.collators.default import makes_new_tensors
 from ..data.loader import Loader
 from ..data.plan import limited
@@ -187,14 +187,6 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
     for batch in loader:
         yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
-
-
-def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of a `BatchSampler`; an empty list if the sampler has no length."""
-    rows = length_of(batches.sampler)
-    if rows is None:
-        return []
-    return [min(batches.batch_size, rows - start) for start in range(0, rows, batches.batch_size)]
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
