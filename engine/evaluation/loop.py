@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
-from torch.utils.data import BatchSampler
 
 from ...events.bus import EventBus
 from ..arguments import TrainingArguments
@@ -183,8 +182,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
         for batch in loader.without_resume():
             yield batch, loader.batch_rows, loader.padding_rows
         return
-    plain = getattr(loader, "batch_sampler", None)
-    sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
+    sizes = batch_sizes(loader)
     for batch in loader:
         yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
 
