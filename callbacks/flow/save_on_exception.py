@@ -81,6 +81,8 @@ class SaveOnException(Callback):
         run.restore_rng(noted["rng"])
         run.losses.load_state_dict(noted["losses"])
         loader = run.train_dataloader
+        if run.position is not None:
+            run.position.fetched = 0  # the noted position of the loader is the position after the last complete step
         if noted["place"] is not None:
             loader.resume_state = lambda: noted["place"]  # the loader has fetched batches of the failed step
         try:

@@ -128,6 +128,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             accumulation_in=args.accumulation_in,
             collect=self._collect if "get_batch_samples" in self._overridden else None,
             timeline=run.bus.timeline,
+            position=run.position,
         )
         run.begin()
         run.bus.timeline.open(run.activity)

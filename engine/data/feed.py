@@ -13,6 +13,7 @@ from ...events.activity import FETCH, IDLE, Activity
 from ...events.timeline import COPY, DATA, ENGINE, STEP, Timeline, now
 from .batches import rows_of, to_device
 from .build import batch_sizes
+from .position import Position
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Feed:
         accumulation_in: Callable[[int], int] | None = None,
         collect: Callable[[Iterator[Any], int], list[Any]] | None = None,
         timeline: Timeline | None = None,
+        position: Position | None = None,
     ) -> None:
         """Create a feed.
 
@@ -73,6 +75,7 @@ class Feed:
             collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
                 batches of a step. By default, the feed fetches the next batches.
             timeline: records the time of fetching and copying. By default, this time is not reported.
+            position: the position of the run, in which the feed notes the batches that it fetched for a step.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -83,6 +86,7 @@ class Feed:
         self.activity = Activity() if activity is None else activity
         self.collect = collect
         self.timeline = Timeline() if timeline is None else timeline
+        self.position = Position() if position is None else position
         self._batches: Iterator[Any] = iter(())
         self._sizes: Iterator[int] = iter(())
         self._loader_state: dict[str, Any] = {}
@@ -164,6 +168,7 @@ class Feed:
             if len(items) == self.accumulate:
                 break
         self._restore()
+        self.position.fetched = len(items)
         self.activity.name = IDLE
         marks += (ENGINE, now())
         if not items:
@@ -189,6 +194,7 @@ class Feed:
 
         items = collect(fetched(), self.accumulate)
         self._restore()
+        self.position.fetched = len(items)
         self.activity.name = IDLE
         self.timeline.marks.extend((ENGINE, now()))
         rows = sum(_rows_in(item, _origin(position, items, read)) for position, item in enumerate(items))
