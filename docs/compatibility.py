@@ -146,7 +146,8 @@ def page(table: Table, notice: str) -> list[str]:
         _code(name for name, moment in _methods(transformers.Trainer) if moment == SAME) + ".",
         "### Methods whose override is called at a stated moment",
         "If a subclass overrides one of these methods, trainbus calls the override at the moment in the table. Without "
-        "an override, the engine does the work itself.",
+        "an override, the engine does the work itself. Your program can also call these methods itself. A call does "
+        "the same as in transformers, or raises an error with the remedy.",
         table(("Method", "When an override is called, and what it returns"), _called(transformers.Trainer)),
         "### Methods that are never called",
         "If a subclass overrides one of these methods, a warning says what to use instead. "

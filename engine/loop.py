@@ -180,7 +180,7 @@ class Loop:
 
     def _count(self, batches: StepBatches) -> None:
         state, position = self.state, self.position
-        position.batches += batches.batches
+        position.advance(batches.batches)
         state.global_step += 1
         state.samples_seen += batches.rows
         state.epoch = position.epoch + position.batches / self._length()

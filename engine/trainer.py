@@ -21,6 +21,7 @@ from ..integrations import found_callbacks, load, search_backend
 from .api.callback_handler import CallbackHandler
 from .api.costs.method import CostMethods
 from .api.dataloaders import DATASETS
+from .api.early_attributes import early_attributes, keep_early
 from .api.hf_compat import HFCompatMethods, make_output_folder
 from .api.inputs import TrainerInputs
 from .api.introspection import IntrospectionMethods
@@ -134,7 +135,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             criterion=criterion,
             tokenizer=tokenizer,
         )
+        early = early_attributes(self)
         self._build(inputs)
+        keep_early(self, early)
 
     @classmethod
     def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> Trainer:
@@ -191,6 +194,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         self._places_model = not provides(composed, Capability.PLACES_MODEL)
         self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor, self.plugins)
         self.bus = self.run.bus
+        self._use_early_tokenizer()
         self._callback_handler = CallbackHandler(self)
         self._use_model(self.run.model)
         loss_module = LossModule.around(inputs.criterion or inputs.compute_loss_func)

@@ -303,9 +303,10 @@ class PushToHub(Callback):
             self._repository_exists(run)
 
     def on_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
-        run.services.at("_push_from_checkpoint", lambda: self._push(run, checkpoint), str(checkpoint.path))
+        run.services.at("_push_from_checkpoint", lambda: self.push_save(run, checkpoint), str(checkpoint.path))
 
-    def _push(self, run: Run, checkpoint: files.Checkpoint) -> None:
+    def push_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
+        """Push the files of a checkpoint that `strategy` selects, in the background. Only rank 0 pushes."""
         if self.strategy == HubStrategy.END or not run.state.is_world_process_zero:
             return
         path, message = checkpoint.path, _message(run)
@@ -395,6 +396,5 @@ class PushToHub(Callback):
 
 
 def _message(run: Run) -> str:
-    state = run.state
-    by_epoch = run.args.save_strategy == "epoch"
+    by_epoch, state = run.args.save_strategy == "epoch", run.state
     return f"Training in progress, {f'epoch {int(state.epoch)}' if by_epoch else f'step {state.global_step}'}"

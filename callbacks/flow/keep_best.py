@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
@@ -158,13 +157,13 @@ class KeepBest(Callback):
         if state.best_model_checkpoint is None:
             logger.warning("No checkpoint of a best %s was written. The model keeps its last weights.", self.metric)
             return
-        best = str(state.best_model_checkpoint)
-        run.services.at("_load_best_model", lambda: self._load(run, best))
-        step = files.step_of(Path(best)) or state.best_global_step or 0
-        run.announce("on_best_loaded", checkpoint=files.CheckpointRecord.of(_saved_at(run, best), step))
+        run.services.at("_load_best_model", lambda: self._load(run))
+        saved = _best_of(run)
+        step = files.step_of(saved.path) or state.best_global_step or 0
+        run.announce("on_best_loaded", checkpoint=files.CheckpointRecord.of(saved, step))
 
-    def _load(self, run: Run, checkpoint: str) -> None:
-        state, saved = run.state, _saved_at(run, checkpoint)
+    def _load(self, run: Run) -> None:
+        state, saved = run.state, _best_of(run)
         best = saved.path
         saved.load_weights(run.model, run.seams.load_model)
         run.callback_states.restore_weights(*saved.callbacks_and_owners())
@@ -174,10 +173,6 @@ class KeepBest(Callback):
             logger.warning("The best model, of step %s, was not saved. Loaded %s.", state.best_global_step, best)
 
 
-def _saved_at(run: Run, path: str) -> SavedCheckpoint:
-    """Open the checkpoint at `path`, or the folder of the same name in the output folder if `path` does not exist.
-
-    `path` does not exist if the output folder was moved before the run resumed.
-    """
-    best = Path(path)
-    return SavedCheckpoint.open(best if best.is_dir() else run.args.output_path / best.name)
+def _best_of(run: Run) -> SavedCheckpoint:
+    """Return the best checkpoint of the run. An override of `_load_best_model` may choose another one."""
+    return SavedCheckpoint.best_of(str(run.state.best_model_checkpoint), run.args.output_path)

@@ -21,12 +21,17 @@ logger = logging.getLogger(__name__)
 class SaveOnException(Callback):
     """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in four cases: the
-    error happens during an update of the weights, no step of the session is complete, the last complete step already
-    has a checkpoint, or the run has several ranks. With several ranks, the other ranks may have ended. After each step,
-    the callback stores the RNG states, the data position and the buffers, so a failed step has no effect on the
-    checkpoint.
+    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in five cases: the
+    error happens during an update of the weights, or after the best model was loaded, no step of the session is
+    complete, the last complete step already has a checkpoint, or the run has several ranks. With several ranks, the
+    other ranks may have ended. After each step, the callback stores the RNG states, the data position and the buffers,
+    so a failed step has no effect on the checkpoint.
+
+    With this callback, the run counts as a run that saves checkpoints. So callbacks that stop the run after a complete
+    step, such as `StopOnSignal`, save a checkpoint of this step, also with several ranks.
     """
+
+    capabilities = frozenset({Capability.WRITES_CHECKPOINTS})
 
     conflicts_with = (
         Conflict(Capability.DEEPSPEED, "DeepSpeed's engine may be released after an error. Save at shorter intervals."),
@@ -56,6 +61,9 @@ class SaveOnException(Callback):
     def on_pre_optimizer_step(self) -> None:
         self._noted = {}  # the weights are about to change
 
+    def on_best_loaded(self) -> None:
+        self._noted = {}  # the model has the weights of another step
+
     @order(Stage.RELEASE)
     def on_exception(self, run: Run, exception: BaseException) -> None:
         noted, self._noted = self._noted, {}
@@ -64,7 +72,8 @@ class SaveOnException(Callback):
         if not run.ranks.single_process:
             logger.warning("SaveOnException writes no checkpoint on several ranks: a checkpoint needs all ranks.")
             return
-        if (run.args.output_path / folder_name(noted["step"])).exists():
+        path = run.args.output_path / folder_name(noted["step"])
+        if path.exists():
             return
         with torch.no_grad():
             for buffer, value in noted["buffers"]:
@@ -72,6 +81,8 @@ class SaveOnException(Callback):
         run.restore_rng(noted["rng"])
         run.losses.load_state_dict(noted["losses"])
         loader = run.train_dataloader
+        if run.position is not None:
+            run.position.fetched = 0  # the noted position of the loader is the position after the last complete step
         if noted["place"] is not None:
             loader.resume_state = lambda: noted["place"]  # the loader has fetched batches of the failed step
         try:
@@ -79,4 +90,10 @@ class SaveOnException(Callback):
         finally:
             if noted["place"] is not None:
                 del loader.resume_state
-        logger.warning("Saved a checkpoint of step %d, because of %s.", noted["step"], type(exception).__name__)
+        step, reason = noted["step"], type(exception).__name__
+        if run.checkpoint is not None and run.checkpoint.step == step and run.checkpoint.path.is_dir():
+            logger.warning("Saved a checkpoint of step %d, because of %s.", step, reason)
+        else:  # vetoed, failed with `on_save_error="warn"`, or saved elsewhere by an override of `_save_checkpoint`
+            logger.warning(
+                "Requested a checkpoint of step %d, because of %s, but %s does not exist.", step, reason, path
+            )

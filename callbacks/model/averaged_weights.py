@@ -44,11 +44,13 @@ class AveragedWeights(Callback):
     _loss_module: LossModule | None = field(default=None, init=False, repr=False, compare=False)
     _average: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _trained: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _stays: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the average stays in the model, because the training ends."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":
             return
-        self._average, self._trained = {}, {}  # a resumed run restores its own later
+        self._average, self._trained, self._stays = {}, {}, False  # a resumed run restores its own later
         attached = run.bus.subscribers.values()
         self._loss_module = next((each for each in attached if isinstance(each, LossModule)), None)
 
@@ -93,13 +95,18 @@ class AveragedWeights(Callback):
 
     @order(Stage.PREPARE)
     def on_exception(self, model: nn.Module) -> None:
-        self._swap_out(model)
+        self._stays = False
+        self._swap_out(model)  # SaveOnException may save after this, also after an error at the end of the training
 
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run, model: nn.Module) -> None:
         # In PREPARE, before KeepBest, which may load the weights of the best checkpoint.
         self._swap_in(model)
-        self._trained, self._average = {}, {}
+        self._stays = bool(self._trained)
+
+    def on_close(self) -> None:
+        if self._stays:
+            self._trained, self._average, self._stays = {}, {}, False
 
     @order(Stage.PREPARE)
     def on_load(self, model: nn.Module) -> None:
@@ -119,7 +126,7 @@ class AveragedWeights(Callback):
 
     @torch.no_grad()
     def _swap_out(self, model: nn.Module) -> None:
-        if self._trained:
+        if self._trained and not self._stays:
             for name, weight in self._floating(model):
                 if name in self._trained:  # a former checkpoint has no parameters of a loss module
                     weight.copy_(self._trained[name])

@@ -129,6 +129,7 @@ class Record(Recorder):
             "rank": run.ranks.rank,
             "ranks": run.ranks.world_size,
             "step": run.state.global_step,
+            "resumes": run.session.resume_requested,
             "time": time.time(),
             "pid": os.getpid(),
             "host": platform.node(),

@@ -81,6 +81,8 @@ class StopOnSignal(Callback):
     argument `enable_jit_checkpoint` sets `save`."""
     _received: int = field(default=0, init=False, repr=False, compare=False)
     _detail: str = field(default="", init=False, repr=False, compare=False)
+    _ended: str = field(default="", init=False, repr=False, compare=False)
+    """The reason of the stop, if a signal ended the training; otherwise empty."""
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
     _training: bool = field(default=False, init=False, repr=False, compare=False)
     _asked_at: int = field(default=-1, init=False, repr=False, compare=False)
@@ -163,8 +165,7 @@ class StopOnSignal(Callback):
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
         if self._any_rank_received(run):
-            if run.args.should_save:
-                logger.warning("%s: %s", self._reason, _how_to_resume(run))
+            self._ended = self._reason
             self._stop(self._reason)
 
     def _stop(self, reason: str) -> NoReturn:
@@ -177,6 +178,9 @@ class StopOnSignal(Callback):
 
     @order(Stage.PREPARE)  # closing events run in reverse order, so that signals are stored while the others close
     def on_close(self, run: Run) -> None:
+        ended, self._ended = self._ended, ""
+        if ended and run.args.should_save:  # only now, because handlers of `on_exception` may save
+            logger.warning("%s: %s", ended, _how_to_resume(run))
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -13,6 +13,7 @@ from ...events.errors import ArgumentError
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 from ..run import Run
+from .early_attributes import PENDING
 
 
 class TrainerBase:
@@ -105,7 +106,29 @@ class TrainerBase:
     def processing_class(self, processing_class: Any) -> None:
         self.run.use_processor(processing_class)
 
-    tokenizer = processing_class
+    @property
+    def tokenizer(self) -> Any:
+        """The older name of `processing_class`.
+
+        If a subclass sets `self.tokenizer` before the constructor and also passes another `processing_class`, the two
+        names have different values, as in transformers.
+        """
+        return vars(self).get("_own_tokenizer", self.run.processing_class)
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        vars(self).pop("_own_tokenizer", None)
+        self.run.use_processor(tokenizer)
+
+    def _use_early_tokenizer(self) -> None:
+        """Use a tokenizer that a subclass set before the constructor as `processing_class`, if there is none."""
+        early = vars(self).pop(PENDING, {})
+        if "tokenizer" not in early:
+            return
+        if self.run.processing_class is None:
+            self.run.use_processor(early["tokenizer"])
+        else:
+            vars(self)["_own_tokenizer"] = early["tokenizer"]
 
     @property
     def train_dataloader(self) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from ...events.errors import ArgumentError, DataError, closest, nearest
 from ..data.build import build_loader, default_sampler, dropped_columns, is_iterable, keep_columns, length_of
-from ..data.collators.default import Collator
+from ..data.collators.default import Collator, ColumnFilter
 from ..data.packing.collator import collator_for
 from ..data.sources import as_dataset, is_table_file, problem_of
 from ..evaluation.row_slice import slice_of
@@ -174,12 +174,13 @@ class DataLoaderMethods(LossMethods):
         parameter = "train_dataset" if is_training else "test_dataset" if description == "test" else "eval_dataset"
         if problem := problem_of(parameter, dataset, self.data_collator):
             raise DataError(problem)
-        collator: Collator = collator_for(self.data_collator, self.run.model, is_training)
+        given: Collator = collator_for(self.data_collator, self.run.model, is_training)
+        collator = given
         named = hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns")
         if named and self.overrides("_remove_unused_columns"):
             dataset = self._remove_unused_columns(dataset, description=description)
         elif not named and self.overrides("_get_collator_with_removed_columns"):
-            collator = self._get_collator_with_removed_columns(collator, description=description)
+            collator = self._at("_get_collator_with_removed_columns", lambda: given, collator, description=description)
         accepted = self._accepted_columns()
         self._tell_dropped(dataset, accepted, description)
         return build_loader(
@@ -286,6 +287,21 @@ class DataLoaderMethods(LossMethods):
         """
         accepted = self._accepted_columns()
         return dataset if accepted is None else keep_columns(dataset, self.data_collator, accepted)[0]
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        """Return a collator that removes the columns that the model does not take, and then calls `data_collator`.
+
+        If an override calls `super()`, return `data_collator` itself, because the loader of the engine removes the
+        columns. Without `remove_unused_columns`, return it too.
+
+        Args:
+            data_collator: the collator that makes the batches.
+            description: not used.
+        """
+        if self._is_work("_get_collator_with_removed_columns"):
+            return data_collator
+        accepted = self._accepted_columns()
+        return data_collator if accepted is None else ColumnFilter(data_collator, frozenset(accepted))
 
     # Sizes.
 

@@ -145,7 +145,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         request. The record of the override then gets the metrics.
         """
         outer = self._override
-        self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
+        inside = "_evaluate" in self._works or "_evaluate" in self._called
+        self._override = outer if inside else None  # an overridden `_evaluate` is this evaluation
         try:
             own = "evaluate" in vars(self)  # a function that was set on the trainer
             return self._through_evaluate(_call_own, args, options) if own else self.evaluate(*args, **options)

@@ -12,6 +12,7 @@ from ...events.handlers import is_called_as_transformers_does
 from ..arguments import TrainingArguments
 from .accelerator import Accelerator
 from .base import TrainerBase
+from .early_attributes import PARTS, PENDING, is_own_property, refuse_other_part
 from .removed_names import MISSING
 
 
@@ -100,18 +101,25 @@ class HFCompatMethods(TrainerBase):
             """Set an attribute.
 
             A subclass may set a property such as `model` before it calls `super().__init__`. The property has this
-            value until `super().__init__` sets it.
+            value until `super().__init__` sets it. `keep_early` warns of values that are lost.
             """
+            if name in PARTS:
+                refuse_other_part(self, name, value)
+            if "run" not in vars(self) and is_own_property(type(self), name):
+                vars(self).setdefault(PENDING, {})[name] = value
+                return
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:
-                if "run" in vars(self) or not isinstance(getattr(type(self), name, None), property):
+                # A subclass may override `model` and call the setter of the Trainer, which needs the run.
+                own = getattr(type(self), name, None)
+                if "run" in vars(self) or not isinstance(own, property) or own.fset is None:
                     raise
-                vars(self).setdefault("_set_early", {})[name] = value
+                vars(self).setdefault(PENDING, {})[name] = value
 
         def __getattr__(self, name: str) -> Any:
-            if "run" not in vars(self) and name in vars(self).get("_set_early", ()):
-                return vars(self)["_set_early"][name]
+            if "run" not in vars(self) and name in vars(self).get(PENDING, ()):
+                return vars(self)[PENDING][name]
             if name in MISSING:
                 raise AttributeError(f"{type(self).__name__} has no {name!r}, which transformers has: {MISSING[name]}")
             return object.__getattribute__(self, name)  # raises the original error, also for one inside a property

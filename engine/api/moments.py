@@ -5,14 +5,21 @@ The engine calls each of these methods at the same point of a run as transformer
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
+from ...events.capabilities import BestMetric, Capability
+from ...events.composition import providers
 from ...events.control import OUTSIDE
+from ...events.errors import ArgumentError
+from ...events.flags import SERVED
 from ..data.batches import to_device
 from .base import TrainerBase
 from .overrides import is_overridden
@@ -85,6 +92,16 @@ The engine calls these methods only if a subclass overrides them.
 """
 
 
+@dataclass(frozen=True)
+class Work:
+    """The call of an override by the engine."""
+
+    do: Callable[[], Any]
+    """The function that the default version of the method calls."""
+    arguments: tuple[Any, ...]
+    """The positional arguments that the engine passes to the override."""
+
+
 class MomentMethods(TrainerBase):
     """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
@@ -93,39 +110,54 @@ class MomentMethods(TrainerBase):
 
     The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
     `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
-    version calls `work`.
+    version calls `work`. If the program itself calls the method, there is no `work`, and the default version does the
+    same for the present state of the run, or raises an error with the remedy.
     """
 
-    _works: Mapping[str, Callable[[], Any]] = {}
-    """Name of a method that `_at` calls now -> the function `work` for the default version of this method."""
+    _works: Mapping[str, Work] = {}
+    """Name of a method that `_at` calls now -> the work for the default version of this method."""
+    _called: frozenset[str] = frozenset()
+    """The methods that the program itself calls now. `_at` does not call their overrides, because they run already."""
     _overridden: frozenset[str] = frozenset()
     """The overridden methods among the methods in `CALLED_BY_STEPS`, which each step calls. `adapt_overrides` sets this
     attribute."""
-    _saved_and_announced: int | None = None
-    """The step at which the program itself last called `_save_checkpoint`. `_take_announced_save` resets it to None."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Call the override of the method `name`. If no subclass overrides the method, call `work`, the default."""
-        if not is_overridden(self, name):
+        if name in self._called or not is_overridden(self, name):
             return work()
-        with self._doing(name, work):
-            return getattr(self, name)(*arguments, **named)
-
-    @contextmanager
-    def _doing(self, name: str, work: Callable[[], Any]) -> Iterator[None]:
-        before, self._works = self._works, {**self._works, name: work}
+        before, self._works = self._works, {**self._works, name: Work(work, arguments)}
         try:
-            yield
+            return getattr(self, name)(*arguments, **named)
         finally:
             self._works = before
 
-    def _work(self, name: str) -> Any:
-        """Do the work of the default version of the method `name`, and return the result.
+    @contextmanager
+    def _calling(self, name: str) -> Iterator[None]:
+        """Enclose the work of the method `name` that the program itself calls."""
+        before, self._called = self._called, self._called | {name}
+        try:
+            yield
+        finally:
+            self._called = before
 
-        The work is the function that the engine passed to `_at`, which now calls an override of the method. If `_at` is
-        not calling the method `name`, do nothing and return None.
+    def _is_work(self, name: str, folder: Any = None) -> bool:
+        """Return whether the engine calls the override of the method `name` now, which calls `super()`.
+
+        Args:
+            name: the method.
+            folder: the folder that the method receives. If it is another folder than the folder of the engine, return
+                False.
         """
-        return self._works.get(name, _nothing)()
+        work = self._works.get(name)
+        if work is None or folder is None or not work.arguments:
+            return work is not None
+        same: bool = os.path.abspath(str(folder)) == os.path.abspath(str(work.arguments[0]))
+        return same
+
+    def _work(self, name: str) -> Any:
+        """Call the function `work` that the engine passed to `_at` for the method `name`. Return its result."""
+        return self._works[name].do()
 
     def overrides(self, *names: str) -> bool:
         """Return whether a subclass overrides at least one of these methods."""
@@ -142,10 +174,6 @@ class MomentMethods(TrainerBase):
     def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
         """Move a model to a device."""
         model.to(device)
-
-    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        """Return the collator unchanged. The loader removes the columns that the model does not take."""
-        return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
@@ -181,19 +209,25 @@ class MomentMethods(TrainerBase):
         return nullcontext()
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradients, and return their norm before clipping. `model` is not used.
-
-        Only an override can use this method: `super()._clip_grad_norm(model)`. Any other call does nothing and returns
-        None.
-        """
-        return self._work("_clip_grad_norm")
+        """Clip the gradients of a model to `max_grad_norm`, and return their norm before clipping."""
+        if self._is_work("_clip_grad_norm"):
+            return self._work("_clip_grad_norm")
+        return self._clip_to(model, self.args.max_grad_norm or math.inf)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return `grad_norm` unchanged. An override receives the norm before clipping, and returns the norm to log."""
-        return grad_norm
+        """Return the norm to log: `grad_norm`. If it is None, compute the norm of the gradients of the model."""
+        if self._is_work("_get_grad_norm") or grad_norm is not None:
+            return grad_norm
+        return self._clip_to(model, math.inf)
+
+    def _clip_to(self, model: nn.Module, norm: float) -> Any:
+        trainer: Any = self
+        return trainer.accelerator.clip_grad_norm_(model.parameters(), norm)
 
     def _get_learning_rate(self) -> float:
         """Return the learning rate of the first parameter group."""
+        if self.run.optimizer is None:
+            raise ArgumentError("There is no optimizer yet. Call `_get_learning_rate` during or after training.")
         return self.run.current_learning_rate()
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
@@ -202,8 +236,8 @@ class MomentMethods(TrainerBase):
         In an override, `super()._wrap_model(...)` wraps the run's model and returns the wrapper. Any other call returns
         the existing wrapper if `model` is the run's model, and returns another model unchanged.
         """
-        wrapped: nn.Module | None = self._work("_wrap_model")
-        if wrapped is not None:
+        if self._is_work("_wrap_model"):
+            wrapped: nn.Module = self._work("_wrap_model")
             return wrapped
         return self.run.model_wrapped if model is self.run.model else model
 
@@ -227,17 +261,6 @@ class MomentMethods(TrainerBase):
 
     # Training.
 
-    def _inner_training_loop(
-        self,
-        batch_size: int | None = None,
-        args: Any = None,
-        resume_from_checkpoint: str | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> Any:
-        """Train, and return the output of the training. The method ignores its arguments."""
-        return self._work("_inner_training_loop")
-
     def _maybe_log_save_evaluate(
         self,
         tr_loss: Any,
@@ -249,107 +272,66 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save as the flags request. The method ignores its arguments."""
-        self._work("_maybe_log_save_evaluate")
+        """Log, evaluate and save as the flags request. The parameters are not used.
+
+        Raises:
+            ArgumentError: if the program itself calls this method, and a flag is raised.
+        """
+        if self._is_work("_maybe_log_save_evaluate"):
+            self._work("_maybe_log_save_evaluate")
+        elif raised := [flag for flag in SERVED if self.run.control.raised(flag)]:
+            raise ArgumentError(
+                f"`_maybe_log_save_evaluate` cannot be called by a program: the run itself serves the raised flags "
+                f"({', '.join(raised)}) after each step and each epoch. To work at once, call `trainer.log(values)`, "
+                "`trainer.evaluate()` or `trainer._save_checkpoint(model)`."
+            )
 
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        """Evaluate on the trainer's datasets and return the metrics. The method ignores its arguments."""
-        if "_evaluate" in self._works:
+        """Evaluate on the trainer's datasets and return the metrics. The parameters are not used."""
+        if self._is_work("_evaluate"):
             return self._work("_evaluate")
-        self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
+        before, trainer = self.run.evaluation, cast(Any, self)
+        with self._calling("_evaluate"):
+            self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
+        if self.run.evaluation is before:  # the callback `Evaluate` is not attached
+            return trainer.evaluate(ignore_keys=ignore_keys_for_eval)
         return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the evaluation at this step is the best of the run so far. The method ignores its arguments.
+        """Return whether the metrics are the best of the run so far. Store a new best value in the trainer state.
 
-        In an override, `super()._determine_best_metric(...)` also stores a new best value in the trainer state. Any
-        other call stores nothing.
+        Args:
+            metrics: the metrics of an evaluation at this step.
+            trial: not used.
+
+        Raises:
+            ArgumentError: if the metric that chooses the best model is not in `metrics`.
         """
-        if "_determine_best_metric" in self._works:
+        if self._is_work("_determine_best_metric"):
             return bool(self._work("_determine_best_metric"))
-        return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
+        state, best = self.run.state, self._best_metric()
+        if best is None:
+            return False
+        if best.name not in metrics:
+            raise ArgumentError(
+                f"The metric {best.name!r} chooses the best model, but the metrics are {', '.join(metrics)}. Set "
+                "`metric_for_best_model` to one of these."
+            )
+        value, before = metrics[best.name], state.best_metric
+        if before is not None and value == before:
+            return state.best_global_step == state.global_step  # a callback has noted this evaluation
+        if value != value or (before is not None and (value > before) is not best.greater_is_better):
+            return False
+        state.best_metric, state.best_global_step = value, state.global_step
+        return True
 
-    def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint.
-
-        Only an override can use this method: `super()._load_best_model()`. Any other call does nothing.
-        """
-        self._work("_load_best_model")
-
-    # Checkpoints.
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write a checkpoint of the current step. The method ignores its arguments."""
-        if "_save_checkpoint" in self._works:
-            self._work("_save_checkpoint")
-        else:
-            self.bus.announce("on_save_due", requested_by=frozenset({OUTSIDE}))
-            # The callback that saves has announced `on_save`. Programs for transformers announce it after this call.
-            self._saved_and_announced = self.run.state.global_step
-
-    def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step.
-
-        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
-        `_save_checkpoint` announces `on_save`. Programs for transformers then call `callback_handler.on_save`, which
-        must not announce the event a second time.
-        """
-        announced, self._saved_and_announced = self._saved_and_announced, None
-        return announced == self.run.state.global_step
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Do nothing: the engine saves the optimizer and the schedule. Override this method to write more files."""
-
-    def _save_scaler(self, output_dir: str) -> None:
-        """Do nothing: the engine saves the gradient scaler. Override this method to write more files."""
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        """Do nothing: the engine saves the RNG states. Override this method to write more files."""
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint that the run resumes from. The method ignores its arguments.
-
-        Only an override can use this method: `super()._load_from_checkpoint(...)`. Any other call does nothing.
-        """
-        self._work("_load_from_checkpoint")
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore the optimizer and the schedule from the checkpoint that the run resumes from.
-
-        Only an override can use this method: `super()._load_optimizer_and_scheduler(...)`. Any other call does nothing.
-        """
-        self._work("_load_optimizer_and_scheduler")
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        """Do nothing: the scaler is restored with the optimizer."""
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the RNG states from the checkpoint that the run resumes from.
-
-        Only an override can use this method: `super()._load_rng_state(...)`. Any other call does nothing.
-        """
-        self._work("_load_rng_state")
-
-    def _load_callback_state(self) -> None:
-        """Restore the callback states from the checkpoint that the run resumes from.
-
-        Only an override can use this method: `super()._load_callback_state()`. Any other call does nothing.
-        """
-        self._work("_load_callback_state")
-
-    # The hub.
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the files that `hub_strategy` selects to the hub.
-
-        Only an override can use this method: `super()._push_from_checkpoint(...)`. Any other call does nothing.
-        """
-        self._work("_push_from_checkpoint")
-
-    def _finish_current_push(self) -> None:
-        """Do nothing: at the end of the run, the engine waits for unfinished pushes to the hub."""
+    def _best_metric(self) -> BestMetric | None:
+        """Return the metric that chooses the best model; None if no callback chooses one."""
+        choosers = providers(self.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+        found: BestMetric | None = choosers[0].best_metric if choosers else None
+        return found
 
     # Sizes.
 
@@ -364,7 +346,3 @@ class MomentMethods(TrainerBase):
     def get_sp_size(self) -> int:
         """Return 1: every rank computes whole samples, without sequence parallelism."""
         return 1
-
-
-def _nothing() -> None:
-    """Do nothing. `_work` calls this function if there is no work."""

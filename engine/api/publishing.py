@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from ...events.capabilities import Capability
 from ...events.composition import providers
+from ...events.errors import ArgumentError
 from ...events.keywords import checked_keywords
 from ..checkpoint.format import files
 from ..run import Run
+from .loading import LoadingMethods
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
 from .saving import SavingMethods
 
@@ -38,6 +40,9 @@ class Publisher(Protocol):
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
         """Push the output folder without its checkpoints. Return the commit, or a future if not `blocking`."""
 
+    def wait(self) -> None:
+        """Wait for the pushes in progress."""
+
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
         """Return the tags and the library in the header of a card. Without a library, the second value is None."""
 
@@ -54,7 +59,7 @@ class PushInProgress:
         return False
 
 
-class PublishingMethods(SavingMethods):
+class PublishingMethods(SavingMethods, LoadingMethods):
     """Describes the model and pushes it to a hub. Requires the extra `hub`."""
 
     train_dataset: Any
@@ -188,22 +193,48 @@ class PublishingMethods(SavingMethods):
         except Exception as error:
             logger.warning("The model is saved, but the push failed: %s: %s", type(error).__name__, error)
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push the files that `hub_strategy` selects to the hub. The push continues in the background.
+
+        The engine calls this method after each checkpoint. With `hub_strategy="end"`, the method pushes nothing.
+
+        Raises:
+            ArgumentError: if the program itself calls this method, and no callback pushes to the hub.
+        """
+        if self._is_work("_push_from_checkpoint", checkpoint_folder):
+            self._work("_push_from_checkpoint")
+            return
+        attached = providers(self.bus.subscribers.values(), Capability.PUBLISHES)
+        pushing = [callback for callback in attached if hasattr(callback, "push_save")]
+        if not pushing:
+            raise ArgumentError(
+                f"{checkpoint_folder} cannot be pushed, because no callback pushes to the hub. Set `push_to_hub=True`, "
+                "or add the callback `PushToHub`."
+            )
+        for callback in pushing:
+            callback.push_save(self.run, files.CheckpointRecord(Path(checkpoint_folder), self.state.global_step))
+
+    def _finish_current_push(self) -> None:
+        """Wait for the pushes in progress. At the end of a training, do nothing, because the engine waits itself."""
+        if not self._is_work("_finish_current_push"):
+            for publisher in self._publishers():
+                publisher.wait()
+
     @property
     def push_in_progress(self) -> PushInProgress | None:
         """The push in progress; None if no push is in progress."""
-        attached = [each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES)]
-        busy = any(getattr(publisher, "busy", False) for publisher in [*attached, self._own_publisher])
+        busy = any(getattr(publisher, "busy", False) for publisher in self._publishers())
         return PushInProgress() if busy else None
 
-    def _publisher(self) -> Publisher:
-        """Return the publisher of an attached callback.
+    def _publishers(self) -> list[Publisher]:
+        """Return the publishers of the attached callbacks, and the publisher that the trainer built, if any."""
+        attached = [each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES)]
+        return [publisher for publisher in [*attached, self._own_publisher] if publisher is not None]
 
-        If no attached callback has a publisher, return the publisher that the first call builds from the arguments.
-        """
-        attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
-        found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
-        if found is not None:
-            return found
+    def _publisher(self) -> Publisher:
+        """Return the publisher of the attached callback that pushes. Without one, build it from the arguments."""
+        if found := self._publishers():
+            return found[0]
         if self._own_publisher is None:
             self._own_publisher = self._integration("hub").from_arguments(self.args).publisher
         return self._own_publisher

@@ -74,13 +74,12 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
     played.mode = ""
     player.play({"e": "on_init_end", "s": 0})
     played.mode = "train"
-    player.play({"e": "on_setup", "s": 0})
     for node in _tree(recording.records):
         if "session" in node.record:
-            player.handlers = recording.sessions[node.record["session"]]["handlers"]
-            if node.record["session"]:
-                played.begin_session(recording.sessions[node.record["session"]])
-                player.play({"e": "on_setup", "s": node.record["s"]})
+            head = recording.sessions[node.record["session"]]
+            player.handlers = head["handlers"]
+            played.begin_session(head)
+            player.play({"e": "on_setup", "s": head["step"]})
         player.visit(node)
     return player.result
 

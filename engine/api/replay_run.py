@@ -115,9 +115,10 @@ class ReplaySession:
     """The object `run.session` of a replay. Any other attribute is an `Absent` object."""
 
     resume_requested: bool = False
-    """Whether the session began after step 0. False for the first session of the recording."""
+    """Whether the caller of the recorded session asked to resume. In a recording without this value: whether the
+    session began after step 0."""
     first_step: int = 0
-    """The number of steps that were done before the session. 0 for the first session of the recording."""
+    """The number of steps that were done before the session."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -132,17 +133,17 @@ class ReplayRun:
     """
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
-        """Create the run with the values at the start of the first session of a recording.
+        """Create the run as it is before its first session.
 
         Args:
-            head: the first record of this session: arguments, trainer state, rank and world size.
+            head: the first record of the first session of a recording: arguments, rank and world size.
             folder: the folder of the recording.
         """
-        self.args = _arguments({**head["args"], "output_dir": str((folder / "replay").resolve())})
-        self.state = TrainerState.from_dict(head["state"])
+        self._folder = folder
+        self._use_settings(head)
+        self.state = TrainerState(**{name: head["state"][name] for name in _BEFORE_SESSIONS if name in head["state"]})
         self.control = TrainerControl(head["rank"])
         self.bus = ReplayBus(self, self.control)
-        self.ranks = VirtualRanks(head["rank"], head["ranks"], 0)
         self.services, self.session = ReplayServices(), ReplaySession()
         self.evaluates_all = False  # a recording does not say whether an evaluation has all datasets
         self.evaluation_decides = True
@@ -159,7 +160,12 @@ class ReplayRun:
         self.exception: BaseException | None = None
         self.checkpoint: Any = None
         self.run = self
-        self._folder, self._measured, self._now, self._before = folder, -1, 0.0, 0.0
+        self._measured, self._now, self._before = -1, 0.0, 0.0
+
+    def _use_settings(self, head: dict[str, Any]) -> None:
+        """Set arguments and ranks, which may differ between the sessions of a recording."""
+        self.args = _arguments({**head["args"], "output_dir": str((self._folder / "replay").resolve())})
+        self.ranks = VirtualRanks(head["rank"], head["ranks"], 0)
 
     def clock(self) -> float:
         """Return the recorded seconds since the start of the first session, without the time between sessions."""
@@ -173,15 +179,20 @@ class ReplayRun:
         """Do nothing: the recording already has the events that the run announced."""
 
     def begin_session(self, head: dict[str, Any]) -> None:
-        """Begin the next session of the recording.
-
-        The times in the records of a session are seconds since the start of the session.
+        """Begin a session of the recording. The times in the records of a session count from its start.
 
         Args:
             head: the first record of the session.
         """
+        step = head["step"]
         self._before, self._now = self._before + self._now, 0.0
-        self.session = ReplaySession(resume_requested=head["step"] > 0, first_step=head["step"])
+        self._use_settings(head)
+        before, self.state = self.state, TrainerState.from_dict(head["state"])
+        # The first record of a session leaves these values out. Earlier records have them.
+        self.state.log_history = [log for log in before.log_history if log["step"] <= step]
+        self.state.best_model_checkpoint = before.best_model_checkpoint
+        self.control.speaking.step = step
+        self.session = ReplaySession(resume_requested=head.get("resumes", step > 0), first_step=step)
 
     def metrics_at(self, step: int) -> dict[str, Any]:
         """Return the metrics of the last evaluation, if it was at this step; otherwise {}."""
@@ -229,6 +240,10 @@ class ReplayRun:
         self.saved_step = record.get("saved", self.saved_step)
         if "error" in record:
             self.exception = RuntimeError(record["error"])
+
+
+_BEFORE_SESSIONS = ("is_local_process_zero", "is_world_process_zero", "train_batch_size")
+"""The fields of the state that a trainer sets before its first session."""
 
 
 def _scalar(value: Any) -> Any:

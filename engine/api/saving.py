@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from ...events.errors import ModelError, RankFailure
+from ...events.control import OUTSIDE
+from ...events.errors import ArgumentError, ModelError, RankFailure
 from ...events.keywords import checked_keywords
 from ..checkpoint.format import files
 from ..checkpoint.protocols import STATE_WRITERS
@@ -23,6 +25,9 @@ class SavingMethods(MomentMethods):
 
     data_collator: Any
     objective: Any
+    _saved_and_announced: int | None = None
+    """The step at which the program itself called `_save_checkpoint`. This call announces `on_save`. None without such
+    a call, and after `_take_announced_save` read the value."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model, its config and its tokenizer. A program without trainbus can load these files.
@@ -67,8 +72,9 @@ class SavingMethods(MomentMethods):
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now, and return a function that writes the copy to a folder later, on any thread.
 
-        The method returns None if a later write cannot use the copy. There are two cases:
+        The method returns None if the model must be written now. There are three cases:
 
+        - The program itself calls `_save_checkpoint`.
         - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
           override writes the live model.
         - The `save_pretrained` of the model has no parameter `state_dict`, so it writes the live model.
@@ -80,7 +86,8 @@ class SavingMethods(MomentMethods):
             copy: a function that receives the name of a weight and the weight, and returns a copy of the weight.
         """
         overridden = self.overrides("save_model", "_save", "_save_checkpoint", *STATE_WRITERS)
-        if overridden or not can_be_written_later(self.run.model):
+        called = "_save_checkpoint" in self._called  # the program may read the files after its call
+        if overridden or called or not can_be_written_later(self.run.model):
             return None
         gathered = self._gathered_weights()
         if not self.args.should_save:
@@ -92,6 +99,78 @@ class SavingMethods(MomentMethods):
             del gathered  # the values are freed one by one
             clone_values(weights)
         return lambda folder: self._write_model(Path(folder), weights)
+
+    # Checkpoints.
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
+        """Write a checkpoint of the current step. The parameters are not used.
+
+        If the program itself calls this method, the files are on disk when it returns. All ranks must call it.
+
+        Raises:
+            ArgumentError: if the program itself calls this method before there is an optimizer, or without the callback
+                `Checkpoint`.
+        """
+        if self._is_work("_save_checkpoint"):
+            self._work("_save_checkpoint")
+            return
+        if self.run.optimizer is None and not self.args.save_only_model:
+            raise ArgumentError(
+                "There is no optimizer, so no checkpoint can be written. Call `_save_checkpoint` during or after a "
+                "training. `trainer.save_model(folder)` writes the model at any time."
+            )
+        before = self.run.checkpoint
+        with self._calling("_save_checkpoint"):
+            self.bus.announce("on_save_due", requested_by=frozenset({OUTSIDE}))
+        if self.run.checkpoint is before:
+            raise ArgumentError(
+                "No checkpoint was written, because the callback `Checkpoint` is not attached. Attach it, or call "
+                "`trainer.save_model(folder)`."
+            )
+        # The callback that saves has announced `on_save`. Programs for transformers announce it after this call.
+        self._saved_and_announced = self.run.state.global_step
+
+    def _take_announced_save(self) -> bool:
+        """Return whether the program itself called `_save_checkpoint` at this step, which announced `on_save`.
+
+        The callback handler then does not announce `on_save` a second time. Only the first call of this method after a
+        save returns True.
+        """
+        announced, self._saved_and_announced = self._saved_and_announced, None
+        return announced == self.run.state.global_step
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Do nothing: a save writes the optimizer and the schedule. Override this method to write more files.
+
+        Raises:
+            ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
+        """
+        self._require_checkpoint("_save_optimizer_and_scheduler", output_dir)
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Do nothing: a save writes the loss scaler. Override this method to write more files.
+
+        Raises:
+            ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
+        """
+        self._require_checkpoint("_save_scaler", output_dir)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Do nothing: a save writes the RNG states. Override this method to write more files.
+
+        Raises:
+            ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
+        """
+        self._require_checkpoint("_save_rng_state", output_dir)
+
+    def _require_checkpoint(self, method: str, folder: str) -> None:
+        """Raise an ArgumentError if neither the engine writes the states of the run to a folder, nor has it done so."""
+        if not self._is_work(method, folder) and not (Path(folder) / files.MANIFEST).exists():
+            raise ArgumentError(
+                f"`{method}` writes nothing to {str(folder)!r}, because the states of a run are written only in a "
+                "complete checkpoint. Call `trainer._save_checkpoint(model)`. In an override of `_save_checkpoint`, "
+                "call `super()._save_checkpoint(model, trial)` first, and then add files to the checkpoint."
+            )
 
     @checked_keywords
     def export_model(self, output_dir: str | None = None, inputs: Any = None) -> Path | None:

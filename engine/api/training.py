@@ -128,6 +128,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             accumulation_in=args.accumulation_in,
             collect=self._collect if "get_batch_samples" in self._overridden else None,
             timeline=run.bus.timeline,
+            position=run.position,
         )
         run.begin()
         run.bus.timeline.open(run.activity)
@@ -161,6 +162,43 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._at("_finish_current_push", lambda: None)
         summary = run.summary()
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Train, and return the output of the training.
+
+        If an override calls `super()._inner_training_loop(...)`, the parameters are not used. If the program itself
+        calls this method, it is the same as `train`.
+
+        Args:
+            batch_size: the batch size of the arguments, or None.
+            args: other training arguments, or None.
+            resume_from_checkpoint: the checkpoint to resume from, as in `train`.
+            trial: the trial of a hyperparameter search.
+            ignore_keys_for_eval: keys of the model's outputs that are not predictions.
+
+        Raises:
+            ArgumentError: if a training is in progress, or for another batch size than the batch size of the arguments.
+        """
+        if self._is_work("_inner_training_loop"):
+            return self._work("_inner_training_loop")
+        if self.run.mode:
+            raise ArgumentError(f"`_inner_training_loop` cannot start a training during {self.run.mode}().")
+        if args is not None:
+            self.args = args
+        if batch_size not in (None, self.args.train_batch_size):
+            raise ArgumentError(
+                f"_inner_training_loop(batch_size={batch_size}) differs from the batch size of the arguments, "
+                f"{self.args.train_batch_size}. Set `args.per_device_train_batch_size` instead."
+            )
+        with self._calling("_inner_training_loop"):
+            return TrainingMethods.train(self, resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run forward and backward of one batch, and return the detached loss of the batch.

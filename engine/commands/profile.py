@@ -56,9 +56,14 @@ class Gain:
     """Why the change could not be measured; empty if it was measured."""
 
     @property
+    def always_faster(self) -> bool:
+        """Whether the change was faster in all rounds."""
+        return self.lowest is not None and self.lowest > 1.0
+
+    @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and the attribute `gain` is 1.05 (`GAIN`) or more."""
-        return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
+        """Whether the change was faster in all rounds, and in the median by the factor `GAIN` or more."""
+        return self.gain is not None and self.gain >= GAIN and self.always_faster
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as a dict."""
@@ -94,9 +99,24 @@ class Profile:
             rows.append((each.change.name, speed, spread, f"{each.rows_per_second:,.1f}", each.error or words))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        chosen = [f"{name}={value!r}" for name, value in self.to_dict()["set"].items()]
-        lines.append(f"Set {', '.join(chosen)}." if chosen else "No change was faster in all rounds.")
+        lines.append(self.advice)
         return "\n".join(lines)
+
+    @property
+    def advice(self) -> str:
+        """The arguments to set as text. If no change is advised, the text says why."""
+        chosen = [f"{name}={value!r}" for name, value in self.to_dict()["set"].items()]
+        if chosen:
+            return f"Set {', '.join(chosen)}."
+        if all(each.gain is None for each in self.gains):
+            return "No change could be measured."
+        small = [each.change.name for each in self.gains if each.always_faster]
+        if small:
+            least = 100 * (GAIN - 1)
+            return (
+                f"No change was at least {least:.0f} % faster in the median. Faster in all rounds: {', '.join(small)}."
+            )
+        return "No change was faster in all rounds."
 
 
 def expanded(words: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
@@ -223,6 +223,18 @@ def length_of(data: Any) -> int | None:
         return len(data)
     except (TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def batch_sizes(loader: Any) -> Iterator[int]:
+    """Yield the number of samples of each batch of a loader of the user.
+
+    Yield nothing if the loader has another batch sampler than torch's `BatchSampler`, or if its sampler has no length.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    if type(batches) is BatchSampler:
+        rows = length_of(batches.sampler) or 0
+        for start in range(0, rows, batches.batch_size):
+            yield min(batches.batch_size, rows - start)
 
 
 def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from ...events.activity import FETCH, IDLE, Activity
 from ...events.timeline import COPY, DATA, ENGINE, STEP, Timeline, now
 from .batches import rows_of, to_device
+from .build import batch_sizes
+from .position import Position
 
 
 @dataclass
@@ -23,6 +26,18 @@ class Window:
     """Number of batches."""
     rows: int
     """Number of samples: those of this rank, multiplied by the number of ranks."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A batch that the feed read for an override of `get_batch_samples`."""
+
+    batch: Any
+    """The batch, on its device."""
+    known: int | None
+    """The number of samples that the loader counted; None if the loader does not count them."""
+    size: int | None
+    """The first dimension of the batch when the feed read it."""
 
 
 class Feed:
@@ -44,6 +59,7 @@ class Feed:
         accumulation_in: Callable[[int], int] | None = None,
         collect: Callable[[Iterator[Any], int], list[Any]] | None = None,
         timeline: Timeline | None = None,
+        position: Position | None = None,
     ) -> None:
         """Create a feed.
 
@@ -59,6 +75,7 @@ class Feed:
             collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
                 batches of a step. By default, the feed fetches the next batches.
             timeline: records the time of fetching and copying. By default, this time is not reported.
+            position: the position of the run, in which the feed notes the batches that it fetched for a step.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -69,7 +86,9 @@ class Feed:
         self.activity = Activity() if activity is None else activity
         self.collect = collect
         self.timeline = Timeline() if timeline is None else timeline
+        self.position = Position() if position is None else position
         self._batches: Iterator[Any] = iter(())
+        self._sizes: Iterator[int] = iter(())
         self._loader_state: dict[str, Any] = {}
         self._restore_rng: Callable[[], None] = _do_nothing
         self._restores_late = False
@@ -105,6 +124,7 @@ class Feed:
         self.accumulate = self.accumulation_in(epoch)
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
+        self._sizes = islice(batch_sizes(self.loader), batches_done, None)
         state, self._loader_state = self._loader_state, {}
         if not batches_done:
             if state and hasattr(self.loader, "inherit_workers"):
@@ -142,7 +162,7 @@ class Feed:
             return self._collected(self.collect)
         items, rows = [], 0
         for batch in self._batches:
-            known = getattr(self.loader, "batch_rows", None)
+            known = self._known_rows()
             rows += rows_of(batch) or 0 if known is None else known
             marks += (COPY, now())
             items.append(to_device(batch, self.device, self.non_blocking))
@@ -150,23 +170,64 @@ class Feed:
             if len(items) == self.accumulate:
                 break
         self._restore()
+        self.position.fetched = len(items)
         self.activity.name = IDLE
         marks += (ENGINE, now())
         if not items:
             self.timeline.look()  # no step follows
         return Window(items, len(items), rows * self.world_size) if items else None
 
+    def _known_rows(self) -> int | None:
+        """Return the number of samples of the last batch that the loader yielded; None if the loader counts none."""
+        loader = self.loader
+        known: int | None = loader.batch_rows if hasattr(loader, "batch_rows") else next(self._sizes, None)
+        return known
+
     def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
         """Fetch the batches of the next step with `collect`; return None if `collect` returns no batch."""
-        batches = (to_device(batch, self.device, self.non_blocking) for batch in self._batches)
-        items = collect(batches, self.accumulate)
+        read: list[_Read] = []
+
+        def fetched() -> Iterator[Any]:
+            for batch in self._batches:
+                known = self._known_rows()
+                moved = to_device(batch, self.device, self.non_blocking)
+                read.append(_Read(moved, known, rows_of(moved)))
+                yield moved
+
+        items = collect(fetched(), self.accumulate)
         self._restore()
+        self.position.fetched = len(items)
         self.activity.name = IDLE
         self.timeline.marks.extend((ENGINE, now()))
-        rows = sum(rows_of(batch) or 0 for batch in items)
+        rows = sum(_rows_in(item, _origin(position, items, read)) for position, item in enumerate(items))
         if not items:
             self.timeline.look()
         return Window(items, len(items), rows * self.world_size) if items else None
+
+
+def _origin(position: int, items: list[Any], read: list[_Read]) -> _Read | None:
+    """Return the batch from which an override of `get_batch_samples` made one of its results; None if unknown.
+
+    The override may leave out some batches, or replace each batch by another object.
+
+    Args:
+        position: the position of the result in `items`.
+        items: the results of the override.
+        read: the batches that the override read.
+    """
+    same = next((each for each in read if each.batch is items[position]), None)
+    return read[position] if same is None and len(read) == len(items) else same
+
+
+def _rows_in(item: Any, origin: _Read | None) -> int:
+    """Return the number of samples of a result of an override of `get_batch_samples`.
+
+    If the override changed the size of the batch, the number that the loader counted is outdated.
+    """
+    size = rows_of(item)
+    if origin is not None and origin.known is not None and origin.size == size:
+        return origin.known
+    return size or 0
 
 
 def _do_nothing() -> None:

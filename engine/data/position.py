@@ -31,6 +31,8 @@ class Position:
     work at the end of the epoch."""
     ended: bool = False
     """Whether this session has done the work at the end of the epoch, although the run stays in this epoch (`cut`)."""
+    fetched: int = 0
+    """The number of batches that the loader has given to the step in progress; 0 between two steps."""
 
     @property
     def closed(self) -> bool:
@@ -41,6 +43,10 @@ class Position:
         """Set the attributes `cut`, `held` and `ended` to False. Return `epoch` and `batches`, for `Feed.begin`."""
         self.cut = self.held = self.ended = False
         return self.epoch, self.batches
+
+    def advance(self, batches: int) -> None:
+        """Count the batches of a complete step."""
+        self.batches, self.fetched = self.batches + batches, 0
 
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.

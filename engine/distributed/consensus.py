@@ -110,8 +110,8 @@ class Consensus:
     def __init__(self, run: DistributedRun) -> None:
         """Prepare to compare the flags of each callback that has handlers in `run` now.
 
-        Callbacks that are attached later count as one callback: the comparison sees whether any of them requested or
-        vetoed a flag.
+        For callbacks that are attached later, the comparison only sees whether any of them wrote the flag. If one of
+        them did, the ranks always exchange their requests and vetoes.
         """
         self._activity = run.activity
         self._ranks = run.ranks
@@ -120,12 +120,14 @@ class Consensus:
         # one rank only. Callbacks that are attached later share the last column.
         handlers = {handler.owner_id for event in run.bus for handler in run.bus.order_of(event)}
         self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(handlers)])}
-        self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))
+        self._late = 2 * len(FLAGS) * len(self._columns)
+        """The position at which the last column starts."""
+        self._no_votes = [0] * (self._late + 2 * len(FLAGS))
 
     def __call__(self, control: TrainerControl) -> None:
         """Make the ranks agree on the raised and vetoed flags. One reduction compares the flags of the ranks.
 
-        If the flags differ, a second collective exchanges the requests and vetoes with their reasons.
+        If the flags differ or may differ, a second collective exchanges the requests and vetoes with their reasons.
 
         Raises:
             RankDivergence: on all ranks, if only some ranks skipped the update of a step. Their weights then differ.
@@ -136,7 +138,8 @@ class Consensus:
         *counts, skipped = self._ranks.sum_numbers([*votes, self._state.steps_skipped])
         if skipped % self._ranks.world_size:
             self._raise_divergence(control)
-        if any(0 < count < self._ranks.world_size for count in counts):
+        # Equal votes in the last column may be of different callbacks.
+        if any(0 < count < self._ranks.world_size for count in counts) or any(counts[self._late :]):
             of_ranks = self._ranks.gather_objects((_requests(control), _vetoes(control)))
             for rank, (requests, vetoes) in enumerate(of_ranks):
                 if rank != self._ranks.rank:

@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
-from torch.utils.data import BatchSampler
 
 from ...events.bus import EventBus
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
-from ..data.build import length_of, order_of
+from ..data.build import batch_sizes, length_of, order_of
 from ..data.collators.default import makes_new_tensors
 from ..data.loader import Loader
 from ..data.plan import limited
@@ -183,22 +182,9 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
         for batch in loader.without_resume():
             yield batch, loader.batch_rows, loader.padding_rows
         return
-    plain = getattr(loader, "batch_sampler", None)
-    sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
+    sizes = batch_sizes(loader)
     for batch in loader:
         yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
-
-
-def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of a `BatchSampler`. No number is None.
-
-    If the attribute `sampler` has no length, return an empty list. The list has an incomplete last batch
-    even if `drop_last` is True.
-    """
-    rows = length_of(batches.sampler)
-    if rows is None:
-        return []
-    return [min(batches.batch_size, rows - start) for start in range(0, rows, batches.batch_size)]
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:

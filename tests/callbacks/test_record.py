@@ -372,6 +372,59 @@ def test_a_replay_of_a_resumed_run_has_the_clock_of_all_sessions(tmp_path: Path)
     assert seen == sorted(seen)
 
 
+class SeesSession(Callback):
+    """Notes the session, the state and the arguments."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def note(self, event: str, run: Any) -> None:
+        state, session = run.state, run.session
+        of_state = (state.global_step, state.epoch, state.max_steps, state.eval_steps)
+        self.calls.append((event, session.resume_requested, session.first_step, of_state, run.args.learning_rate))
+
+    def on_init_end(self, run: Any) -> None:
+        self.note("on_init_end", run)
+
+    def on_train_begin(self, run: Any) -> None:
+        self.note("on_train_begin", run)
+
+    def on_step_end(self, run: Any) -> None:
+        self.note("on_step_end", run)
+
+
+class LogsFirst(Callback):
+    """Requests a log when a training begins."""
+
+    def on_train_begin(self, control: Any) -> None:
+        control.request("log", "the training begins")
+
+
+STOP = at("on_step_end", 8, lambda run, control: control.request("training_stop", "planted"))
+
+
+@pytest.mark.parametrize("recorded", ["both sessions", "the second session"])
+def test_a_replay_of_a_resumed_run_shows_the_start_of_its_sessions(tmp_path: Path, recorded: str) -> None:
+    first, second, replayed = SeesSession(), SeesSession(), SeesSession()
+    both = recorded == "both sessions"
+    build(tmp_path, first, STOP, record=both).train()
+    build(tmp_path, second, max_steps=14, eval_steps=2, learning_rate=0.5).train(resume_from_checkpoint=True)
+    replay(tmp_path, replayed)
+    live = [*first.calls, *second.calls[1:]] if both else second.calls  # a replay builds one trainer
+    assert replayed.calls == live
+    assert live[-7][:3] == ("on_train_begin", True, 8)
+    played = replay(tmp_path, LogsFirst())
+    assert [entry.step for entry in played.requests] == ([0, 8] if both else [8])
+
+
+def test_a_replay_of_a_run_that_found_no_checkpoint_knows_that_it_asked_to_resume(tmp_path: Path) -> None:
+    live, replayed = SeesSession(), SeesSession()
+    build(tmp_path, live).train(resume_from_checkpoint="auto")
+    replay(tmp_path, replayed)
+    assert replayed.calls == live.calls
+    assert live.calls[1][:3] == ("on_train_begin", True, 0)
+
+
 def test_a_replay_writes_no_file_of_the_run(plain: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(plain, folder)

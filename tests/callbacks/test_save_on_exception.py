@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from support.data import net_samples
 from support.models import Net
 from support.outcomes import same_weights, weights
 from support.trainers import net_trainer
-from trainbus import EMA, Checkpoint, Log, SaveOnException, Stage, every
+from trainbus import EMA, SWA, Callback, Checkpoint, KeepBest, Log, SaveOnException, Stage, every
+from trainbus.events import CheckpointError
 from trainbus.events.triggers import never
 
 
@@ -107,3 +110,112 @@ def test_nothing_is_written_inside_of_an_update_or_before_the_first_step(tmp_pat
     with pytest.raises(Boom):
         trainer.train()
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def interrupt_at(trainer: Any, step: int) -> None:
+    def interrupt(state: Any) -> None:
+        if state.global_step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer.on("on_batch", interrupt)
+
+
+def stop_at(trainer: Any, step: int) -> None:
+    def stop(state: Any, control: Any) -> None:
+        if state.global_step == step:
+            control.request("training_stop", "planted")
+
+    trainer.on("on_step_end", stop)
+
+
+def ended(trainer: Any, error: type[BaseException], **options: Any) -> Any:
+    with pytest.raises(error):
+        trainer.train(**options)
+    return trainer
+
+
+def saved_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("average", [lambda: EMA(0.5), lambda: SWA(0.25, trigger=every(2))])
+@pytest.mark.parametrize("how", ["signal", "error at the end"])
+def test_a_run_that_ends_after_its_last_step_resumes_with_its_trained_weights(
+    tmp_path: Path, average: Any, how: str
+) -> None:
+    def build(folder: str) -> Any:
+        listed = (SaveOnException(), average())
+        return net_trainer(tmp_path / folder, *listed, max_steps=8, save_strategy="no", learning_rate=0.05)
+
+    unbroken = build("unbroken")
+    unbroken.train()
+    broken = build("broken")
+    if how == "signal":
+        interrupt_at(broken, 4)
+        ended(broken, KeyboardInterrupt)
+    else:
+        broken.on(
+            "on_step_end", lambda state, control: control.request("training_stop") if state.global_step == 5 else 0
+        )
+        fail_at(broken, "on_train_end", 5)
+        ended(broken, Boom)
+    assert saved_in(tmp_path / "broken") == ["checkpoint-5"]
+    resumed = build("broken")
+    resumed.train(resume_from_checkpoint=True)
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
+
+
+def test_ctrl_c_saves_its_step_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = net_trainer(tmp_path, SaveOnException(), save_strategy="no")
+    interrupt_at(trainer, 4)
+    ended(trainer, KeyboardInterrupt)
+    assert saved_in(tmp_path) == ["checkpoint-5"]
+    assert f"SIGINT: step 5 is saved in {tmp_path / 'checkpoint-5'}. Resume" in caplog.text
+    assert "not saved" not in caplog.text
+    assert "Saved a checkpoint" not in caplog.text
+
+
+def test_the_line_about_resuming_knows_of_saves_in_on_exception(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Saves(Callback):
+        def on_exception(self, run: Any) -> None:
+            run.announce("on_save_due")
+
+    trainer = net_trainer(tmp_path, Saves(), save_strategy="no")
+    interrupt_at(trainer, 4)
+    ended(trainer, KeyboardInterrupt)
+    assert caplog.messages[-1].startswith(f"SIGINT: step 5 is saved in {tmp_path / 'checkpoint-5'}.")
+
+
+def test_a_vetoed_checkpoint_is_not_called_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Vetoes(Callback):
+        def on_save_begin(self, control: Any) -> None:
+            control.veto("save", "never")
+
+    trainer = net_trainer(tmp_path, SaveOnException(), Vetoes(), save_strategy="no")
+    fail_at(trainer, "on_batch", 5)
+    ended(trainer, Boom)
+    assert saved_in(tmp_path) == []
+    said = f"Requested a checkpoint of step 5, because of Boom, but {tmp_path / 'checkpoint-5'} does not exist."
+    assert caplog.messages[-1] == said
+
+
+def test_nothing_is_written_after_the_best_model_was_loaded(tmp_path: Path) -> None:
+    evaluations = {"eval_strategy": "steps", "eval_steps": 2, "eval_dataset": net_samples(8)}
+    trainer = net_trainer(
+        tmp_path, SaveOnException(), KeepBest(), Checkpoint(never()), max_steps=8, learning_rate=0.05, **evaluations
+    )
+    stop_at(trainer, 5)
+    fail_at(trainer, "on_best_loaded", 5)
+    ended(trainer, Boom)
+    assert "checkpoint-5" not in saved_in(tmp_path)
+    assert saved_in(tmp_path) != []
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    trainer = net_trainer(tmp_path / "file", SaveOnException(), save_strategy="no", max_steps=2)
+    with pytest.raises(CheckpointError, match="file"):
+        trainer.train()
+    assert trainer.state.global_step == 0

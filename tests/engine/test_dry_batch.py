@@ -40,6 +40,7 @@ from trainbus import (
     WatchNumbers,
     every,
 )
+from trainbus.engine.api.dry_batch.checks import padding_finding
 from trainbus.engine.api.dry_batch.kept_state import KeptState, Unrestorable
 from trainbus.engine.api.dry_batch.rows import padding_share
 from trainbus.engine.checkpoint.rng_state import random_states
@@ -459,6 +460,79 @@ def test_padding_and_truncation_are_measured(tmp_path: Path, caplog: pytest.LogC
     assert report.padding_of_run > 0.3
     assert "25% of the samples have 8 tokens or more" in found
     assert ("group_by_length" in found) is (report.padding_of_run >= 0.5)
+
+
+@pytest.mark.parametrize(
+    ("of_run", "grouped", "to_longest", "said"),
+    [
+        (None, False, None, "Pad in the data collator"),
+        (None, False, 0.1, "it would have 10%. Pad in the data collator"),
+        (0.2, False, 0.1, "it would have 10%. Pad in the data collator"),
+        (None, False, 0.6, "because its samples have different lengths. Set `train_sampling_str"),
+        (0.1, False, 0.6, "because its longest sample is much longer than the others"),
+        (0.1, True, 0.6, "because its longest sample is much longer than the others"),
+        (0.7, False, 0.6, "About 70% of the tokens of the run are padding. Set `train_sampling_strategy"),
+    ],
+)
+def test_the_finding_about_padding_names_the_cause_if_it_is_known(
+    of_run: float | None, grouped: bool, to_longest: float | None, said: str
+) -> None:
+    found = padding_finding(0.6, of_run, grouped, to_longest)
+    assert found is not None
+    assert said in found
+    assert "similar length" not in found
+
+
+def padded_findings(
+    folder: Path, caplog: pytest.LogCaptureFixture, lengths: list[int], *, known: bool, width: int, masked: bool = True
+) -> tuple[str, Any]:
+    """Return the findings and the report of a dry batch, for samples that tokenization padded to `width`."""
+    model = Masked("mean")
+    model.config = type("Config", (), {"max_position_embeddings": 8, "pad_token_id": 0})()
+    rows = [{"input_ids": [1] * each + [0] * (width - each), "labels": [1] * each} for each in lengths]
+
+    class Rows(Dataset):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> Any:
+            return rows[index]
+
+    def pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        longest = max(len(each["input_ids"]) for each in samples)
+        ids = torch.tensor([each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples])
+        mask = {"attention_mask": ids.ne(0).long()} if masked else {}
+        return {"input_ids": ids, **mask, "labels": ids.masked_fill(ids.eq(0), -100)}
+
+    data = rows if known else Rows()
+    trained = net_trainer(folder, DryBatch(), model=model, train_dataset=data, data_collator=pad, max_steps=1)
+    return findings(trained, caplog), trained.callbacks["DryBatch"].report
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_samples_that_tokenization_padded_are_not_called_truncated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, known: bool
+) -> None:
+    found, report = padded_findings(tmp_path, caplog, [3, 2, 3, 3], known=known, width=8)
+    assert report.padding == pytest.approx(21 / 32)
+    assert "Pad in the data collator" in found
+    assert (report.truncated, report.padding_of_run) == (0.0, None)
+    assert "truncated" not in found
+
+
+def test_samples_of_different_lengths_in_the_first_batch_are_no_fault_of_the_collator(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, report = padded_findings(tmp_path, caplog, [8, 1, 1, 1], known=False, width=0)
+    assert (report.padding, report.truncated) == (pytest.approx(21 / 32), 0.25)
+    assert "because its samples have different lengths" in found
+    assert "25% of the samples of the batch have 8 tokens" in found
+
+
+def test_a_batch_with_unknown_padding_is_not_called_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found, report = padded_findings(tmp_path, caplog, [3, 2, 3, 3], known=False, width=8, masked=False)
+    assert (report.padding, report.truncated) == (None, None)
+    assert "truncated" not in found
 
 
 def test_the_share_of_padding_is_that_of_real_batches() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import torch
 import transformers
 
 import trainbus
-from support.data import sentences
+from support.data import points, sentences
 from support.models import Regression, bert
 from support.outcomes import same_weights, timeless, weights
 from support.trainers import hushed, regression_trainer
+from trainbus.engine.api.early_attributes import PARTS, REPLACED
 
 ARGS: dict[str, Any] = {
     "max_steps": 4,
@@ -159,7 +162,7 @@ def test_attributes_that_a_program_sets_before_and_after_the_constructor(tmp_pat
 
     made = Early(Regression(), trainbus.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
     assert made.read == "early"
-    assert made.tokenizer is None
+    assert made.tokenizer == made.processing_class == "early"
     assert isinstance(made.model, Regression)
     made.processing_class = "late"
     assert made.tokenizer == made.run.processing_class == "late"
@@ -168,6 +171,108 @@ def test_attributes_that_a_program_sets_before_and_after_the_constructor(tmp_pat
         made.model_wrapped = torch.nn.Linear(1, 1)
     with pytest.raises(AttributeError):
         made.is_in_train = True
+
+
+def assigned_by_transformers() -> set[str]:
+    """Return the names of the attributes that transformers' Trainer sets anywhere."""
+    tree = ast.parse(Path(inspect.getfile(transformers.Trainer)).read_text())
+    stored = (each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    return {each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self"}
+
+
+def own_attributes(trainer: Any) -> set[str]:
+    """Return the names of the properties and the plain attributes of a trainer."""
+    properties = {name for name in dir(trainbus.Trainer) if isinstance(getattr(trainbus.Trainer, name), property)}
+    return properties | set(vars(trainer))
+
+
+def test_early_values_are_kept_or_warned_of_or_replaced_by_transformers_too(tmp_path, caplog):
+    args = trainbus.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    names = own_attributes(trainbus.Trainer(Regression(), args)) - set(PARTS)
+    early = {name: f"early {name}" for name in sorted(names)}
+
+    class Early(trainbus.Trainer):
+        def __init__(self, *rest: Any, **options: Any) -> None:
+            for name, value in early.items():
+                setattr(self, name, value)
+            super().__init__(*rest, **options)
+
+    made = Early(Regression(), args)
+    kept = {name for name, value in early.items() if getattr(made, name) == value}
+    warned = {name for name in early if f"`self.{name}` before" in caplog.text}
+    assert {"criterion", "tokenizer"} <= kept
+    assert {"callbacks", "plugins", "signals", "train_dataloader"} <= warned
+    assert not kept & warned
+    assert names - kept - warned <= assigned_by_transformers()
+    assert made.train_dataset is None
+
+
+def test_every_attribute_that_is_replaced_silently_is_replaced_by_transformers():
+    assert assigned_by_transformers() >= REPLACED
+
+
+def test_early_tokenizer_and_processing_class_stay_separate(tmp_path):
+    class Early:
+        def __init__(self, *rest, **options):
+            self.tokenizer = "early"
+            super().__init__(*rest, processing_class="processor", **options)
+
+    for library in (transformers, trainbus):
+        args = library.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+        made = type("Mine", (Early, library.Trainer), {})(Regression(), args)
+        assert (made.tokenizer, made.processing_class) == ("early", "processor")
+        made.tokenizer = "late"
+        assert made.tokenizer == "late"
+
+
+def test_early_criterion_computes_the_loss_of_an_override(tmp_path):
+    class Early(trainbus.Trainer):
+        def __init__(self, *rest, **options):
+            self.criterion = torch.nn.L1Loss()
+            super().__init__(*rest, **options)
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            outputs = model(inputs["x"])
+            loss = self.criterion(outputs["logits"], inputs["labels"])
+            return (loss, outputs) if return_outputs else loss
+
+    args = trainbus.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, max_steps=2)
+    trainer = Early(Regression(), args, train_dataset=points(8))
+    before = weights(trainer.model)
+    trainer.train()
+    assert isinstance(trainer.criterion, torch.nn.L1Loss)
+    assert not same_weights(before, weights(trainer.model))
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("late", [False, True])
+def test_the_run_and_the_bus_cannot_be_replaced_by_a_subclass(tmp_path, name, late):
+    class Mine(trainbus.Trainer):
+        def __init__(self, *rest, **options):
+            if not late:
+                setattr(self, name, object())
+            super().__init__(*rest, **options)
+            setattr(self, name, object())
+
+    args = trainbus.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    with pytest.raises(
+        AttributeError, match=f"Mine.{name} cannot be set to a value of the type object.* such as `own_{name}`"
+    ):
+        Mine(Regression(), args)
+
+
+def test_read_only_property_of_a_subclass_cannot_be_set_early(tmp_path):
+    class Mine(trainbus.Trainer):
+        def __init__(self, *rest, **options):
+            self.fixed = 2
+            super().__init__(*rest, **options)
+
+        @property
+        def fixed(self) -> int:
+            return 1
+
+    with pytest.raises(AttributeError, match="fixed"):
+        Mine(Regression(), trainbus.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
 
 
 def test_new_model_may_be_set_under_both_names(tmp_path):

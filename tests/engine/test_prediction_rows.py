@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from support.trainers import regression_trainer
+from trainbus import Trainer
 
 ROWS, TIME, BATCH = 43, 5, 8
 
@@ -152,6 +153,53 @@ def test_training_counts_samples_of_time_major_batches(tmp_path: Path):
     )
     run.train()
     assert run.state.samples_seen == 2 * ROWS
+
+
+def as_they_are(batches: list[Any]) -> list[Any]:
+    return batches
+
+
+def every_second(batches: list[Any]) -> list[Any]:
+    return batches[::2]
+
+
+def copied(batches: list[Any]) -> list[Any]:
+    return [{**batch, "x": batch["x"] + 0} for batch in batches]
+
+
+def cut(batches: list[Any]) -> list[Any]:
+    return [{"x": batch["x"][:, :2], "labels": batch["labels"][:2]} for batch in batches]
+
+
+@pytest.mark.parametrize(("change", "seen"), [(as_they_are, ROWS), (every_second, 24), (copied, ROWS), (cut, 12)])
+def test_training_counts_samples_of_an_override_of_get_batch_samples(change: Any, seen: int, tmp_path: Path):
+    class Changed(Trainer):
+        def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+            batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+            return change(batches), items
+
+    args = {"per_device_train_batch_size": BATCH, "num_train_epochs": 1, "gradient_accumulation_steps": 2}
+    collate = time_major if change is cut else all_time_major  # the labels of the first show how many samples are left
+    run = regression_trainer(tmp_path, Model(), args=args, train_dataset=data(), data_collator=collate, kind=Changed)
+    run.train()
+    assert run.state.samples_seen == seen
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_training_counts_samples_of_a_plain_loader_of_the_user(resumes: bool, tmp_path: Path):
+    class Own(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(data(), BATCH, collate_fn=all_time_major)
+
+    def trained(folder: str, **options: Any) -> Any:
+        args = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3, "per_device_train_batch_size": BATCH}
+        run = regression_trainer(tmp_path / folder, Model(), args=args, kind=Own)
+        run.train(**options)
+        return run.state.samples_seen
+
+    assert trained("run") == 2 * ROWS
+    if resumes:
+        assert trained("resumed", resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3")) == 2 * ROWS
 
 
 def test_grouped_predictions_with_several_entries_return_to_the_order_of_the_dataset():

@@ -73,6 +73,25 @@ def test_a_gain_within_noise_is_not_advised() -> None:
     assert "No change was faster in all rounds." in str(found)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "said"),
+    [
+        ([103.0, 101.0], "No change was at least 5 % faster in the median. Faster in all rounds: fused."),
+        ([130.0, 99.0], "No change was faster in all rounds."),
+        ([104.0, 106.0], "Set optim='x'."),
+        ([], "No change could be measured."),
+    ],
+)
+def test_the_last_line_gives_the_reason_if_no_change_is_advised(speeds: list[float], said: str) -> None:
+    left = iter(speeds)
+
+    def measure(arguments: dict[str, Any]) -> dict[str, Any]:
+        found = next(left, None) if arguments else 100.0
+        return {"error": "no"} if found is None else {"rows_per_second": found}
+
+    assert str(compare([Change("fused", {"optim": "x"})], measure, 2)).splitlines()[-1] == said
+
+
 def test_changes_fit_the_training() -> None:
     assert [change.name for change in changes_for(DESCRIBED)] == ["workers", "bf16", "compile", "fused", "batch"]
     batch = changes_for(DESCRIBED)[-1]

@@ -226,6 +226,25 @@ def attached_in_another_order() -> dict[str, Any]:
     return outcome("order", trainer)
 
 
+def two_late_requesters() -> dict[str, Any]:
+    """Two callbacks that are attached when the training begins request the same flag, each on one process."""
+    trainer = trainer_of(FOLDER / "late", Evaluate(at(8)), often={"save_strategy": "no"})
+
+    def attach() -> None:
+        for rank, name in enumerate(("First", "Second")):
+            trainer.on(
+                "on_step_end",
+                lambda control, rank=rank: rank == RANK and control.request("evaluate", "here"),
+                once=3,
+                id=name,
+            )
+
+    trainer.on("on_train_begin", attach)
+    heard: list[list[str]] = []
+    trainer.on("on_evaluate_due", lambda requested_by: heard.append(sorted(requested_by)))
+    return {**outcome("late", trainer), "heard": heard}
+
+
 def two_requesters() -> dict[str, Any]:
     """Of two callbacks that ask for the same at once, and do not say that they may, one does so on one process."""
     trainer = trainer_of(FOLDER / "both", Checkpoint(at(8)), often={})
@@ -369,6 +388,7 @@ def main() -> None:
             **{"name": "left-out-by-all", "often": {**NOTHING, "logging_steps": 1, "logging_strategy": "steps"}},
         ),
         "both": two_requesters(),
+        "late": two_late_requesters(),
         "other": with_other_arguments(),
         "optimizer": with_another_optimizer(),
         "fewer rows": with_fewer_rows("train_dataset"),

@@ -182,6 +182,14 @@ def test_all_ranks_know_every_requester(ends):
     assert of_both(ends, "both", "saved") == [3, 8]
 
 
+def test_all_ranks_know_the_requesters_that_are_attached_during_the_training(ends):
+    assert of_both(ends, "late", "error") == ""
+    assert of_both(ends, "late", "heard")[0] == ["First", "Second"]
+    for of_rank in ends:
+        asked = [entry for entry in of_rank["late"]["ledger"] if "request evaluate" in entry and "step 3" in entry]
+        assert sorted(entry.split()[2] + entry[-8:] for entry in asked) == ["First(rank 0)", "Second(rank 1)"]
+
+
 def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
     error = of_both(ends, "other", "error")
     assert error.startswith(

@@ -86,6 +86,18 @@ def test_each_push_holds_the_weights_of_its_step(tmp_path, served):
     assert len({commit.files["model.safetensors"] for commit in served.commits[:6:2]}) == 3
 
 
+def test_program_pushes_a_checkpoint_itself(tmp_path, served):
+    trainer = build(tmp_path)
+    trainer.train()
+    before = len(served.messages)
+    trainer._push_from_checkpoint(str(tmp_path / "tried" / "checkpoint-4"))
+    trainer._finish_current_push()
+    assert trainer.push_in_progress is None
+    assert served.messages[before:] == ["Training in progress, step 6"]
+    saved = (tmp_path / "tried" / "checkpoint-4" / "model.safetensors").read_bytes()
+    assert served.commits[before].files["model.safetensors"] == saved
+
+
 def test_with_the_strategy_end_there_is_one_push(tmp_path, served):
     build(tmp_path, hub_strategy="end").train()
     assert served.messages == ["End of training"]

@@ -25,8 +25,10 @@ def regression_trainer(folder: Path | str, model: nn.Module | None = None, **opt
     Args:
         folder: the output folder.
         model: the model. Default: a `Regression`, unless `model_init` is given.
-        **options: arguments of `Trainer`. `args` is a dict of arguments of `TrainingArguments`.
+        **options: arguments of `Trainer`. `args` is a dict of arguments of `TrainingArguments`. `kind` is a subclass of
+            `Trainer` to build.
     """
+    kind = options.pop("kind", trainbus.Trainer)
     args = {
         "per_device_train_batch_size": 4,
         "num_train_epochs": 2,
@@ -37,7 +39,7 @@ def regression_trainer(folder: Path | str, model: nn.Module | None = None, **opt
     }
     options.setdefault("train_dataset", points(20))
     model = model if model is not None or "model_init" in options else Regression()
-    return trainbus.Trainer(model, trainbus.TrainingArguments(str(folder), **args), **options)
+    return kind(model, trainbus.TrainingArguments(str(folder), **args), **options)
 
 
 @contextlib.contextmanager

@@ -130,6 +130,18 @@ def test_processes_return_values_and_errors() -> None:
     assert "in work" in second.trace
 
 
+def test_the_timeout_counts_once_for_all_processes() -> None:
+    def work(rank: int) -> str:
+        if rank != 1:
+            time.sleep(100)
+        return "x" * 1_000_000  # more than a pipe holds, so the process waits until its answer is read
+
+    began = time.monotonic()
+    ended = in_processes(work, 5, timeout=2)
+    assert time.monotonic() - began < 7  # a limit for each process would end after more than 8 seconds
+    assert [(len(end.value or ""), end.exit_code) for end in ended] == [(0, None), (1_000_000, 0), *[(0, None)] * 3]
+
+
 @pytest.mark.slow
 def test_a_lost_rank_ends_the_other(tmp_path: Path) -> None:
     from trainbus import DDP

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+GRACE = 0.5
+"""The seconds after the time limit in which processes that answered in time can end."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float 
     Args:
         function: takes the rank, and returns a value that can be pickled. Ranks count from 0.
         count: the number of processes. With 1, the process is not distributed.
-        timeout: the seconds after which processes that still run are killed.
+        timeout: the seconds after which all processes that still run are killed.
 
     Returns:
         An `Ended` for each process, in order of rank: the return value or the error, and the exit code.
@@ -57,7 +61,8 @@ def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float 
             process.start()
         writer.close()
         started.append((process, reader))
-    ended = [_received(process, reader, timeout) for process, reader in started]
+    deadline = time.monotonic() + timeout  # of all processes together
+    ended = [_received(process, reader, deadline) for process, reader in started]
     for process, reader in started:
         if process.is_alive():
             process.kill()
@@ -66,14 +71,16 @@ def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float 
     return ended
 
 
-def _received(process: Any, reader: Any, timeout: float) -> Ended:
+def _received(process: Any, reader: Any, deadline: float) -> Ended:
     values: dict[str, Any] = {}
+    in_time = False
     try:
-        if reader.poll(timeout):
+        if in_time := reader.poll(max(0.0, deadline - time.monotonic())):
             values = reader.recv()
     except (EOFError, OSError):
         pass  # it was killed before it could answer
-    process.join(timeout if values or not process.is_alive() else 0.1)
+    if in_time:
+        process.join(max(0.0, deadline + GRACE - time.monotonic()))
     return Ended(exit_code=process.exitcode, **values)
 
 

@@ -26,6 +26,12 @@ MUCH_PADDING = 0.5
 MANY_TRUNCATED = 0.05
 """A share of samples of maximum length of this value or more is a finding."""
 
+_GROUP = (
+    "Set `train_sampling_strategy='group_by_length'`. For a causal language model, you can also pass "
+    "`data_collator=Packing()`."
+)
+_PAD_LATER = "Pad in the data collator, to the longest sample of a batch, and not during tokenization."
+
 
 def listed(names: list[str]) -> str:
     """Return names as text. After `SHOWN` names, the text ends with `and <number> more`."""
@@ -130,40 +136,53 @@ def label_finding(masked: float | None) -> str | None:
     )
 
 
-def padding_finding(share: float | None, of_run: float | None, grouped: bool) -> str | None:
+def padding_finding(
+    share: float | None, of_run: float | None, grouped: bool, to_longest: float | None = None
+) -> str | None:
     """Return a finding if at least half of the tokens of the run, or of the batch, are padding; otherwise None.
 
     Args:
         share: the share of padding in the batch; None if it is not known.
-        of_run: the expected share of padding in the batches of the run; None if it is not known.
-        grouped: whether batches have samples of similar length. If True, `of_run` is ignored.
+        of_run: the expected share of padding in the batches of the run; None if it is not known. If it is known, the
+            batch has the longest samples of the run.
+        grouped: whether batches have samples of similar length. If True, only the batch is checked.
+        to_longest: the share of padding that the batch would have if it were padded to its longest sample; None if it
+            is not known.
     """
     if of_run is not None and of_run >= MUCH_PADDING and not grouped:
+        return f"About {of_run:.0%} of the tokens of the run are padding. {_GROUP}"
+    if share is None or share < MUCH_PADDING:
+        return None
+    of_batch = f"{share:.0%} of the tokens of the batch are padding"
+    if to_longest is None:
         return (
-            f"About {of_run:.0%} of the tokens of the run are padding. Set "
-            "`train_sampling_strategy='group_by_length'`. For a causal language model, you can also pass "
-            "`data_collator=Packing()`."
+            f"{of_batch}. {_PAD_LATER} If the samples have different lengths, also set "
+            "`train_sampling_strategy='group_by_length'`."
         )
-    if share is not None and share >= MUCH_PADDING:
+    if to_longest < MUCH_PADDING:
+        return f"{of_batch}. If it were padded to its longest sample, it would have {to_longest:.0%}. {_PAD_LATER}"
+    if grouped or of_run is not None:
         return (
-            f"{share:.0%} of the tokens of the batch are padding, although it has samples of similar length. Pad in "
-            "the data collator, to the longest sample of a batch, and not during tokenization."
+            f"{of_batch}, because its longest sample is much longer than the others. Split or truncate such samples. "
+            "For a causal language model, you can also pass `data_collator=Packing()`."
         )
-    return None
+    return f"{of_batch}, because its samples have different lengths. {_GROUP}"
 
 
-def truncation_finding(share: float | None, limit: int | None) -> str | None:
+def truncation_finding(share: float | None, limit: int | None, of_batch: bool = False) -> str | None:
     """Return a finding if at least 5 % of the samples have `limit` tokens or more; otherwise None.
 
     Args:
         share: the share of samples that have `limit` tokens or more; None if it is not known.
         limit: the maximum length of the tokenizer or the model; None if it is not known.
+        of_batch: whether `share` is a share of the samples of the batch. If False, it is a share of all samples.
     """
     if share is None or limit is None or share < MANY_TRUNCATED:
         return None
+    counted = "samples of the batch" if of_batch else "samples"
     return (
-        f"{share:.0%} of the samples have {limit:,} tokens or more, the maximum length of the tokenizer or the model, "
-        "so they were probably truncated. Split long texts into several samples, or raise the maximum length."
+        f"{share:.0%} of the {counted} have {limit:,} tokens or more, the maximum length of the tokenizer or the "
+        "model, so they were probably truncated. Split long texts into several samples, or raise the maximum length."
     )
 
 

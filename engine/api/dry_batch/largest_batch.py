@@ -85,15 +85,19 @@ def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report:
     report.masked = rows.masked_share(trainer.objective.labels_in(batch))
     pad = getattr(run.processing_class, "pad_token_id", None)
     report.padding = rows.padding_of(batch, main_input, pad)
-    report.padding_of_run = source.padding_of_run()
+    lengths, width = rows.lengths_in(batch, main_input, pad)
+    of_all = source.lengths
+    if of_all is not None and rows.include_padding(of_all[report.rows].tolist(), lengths, width):
+        of_all = None  # tokenization padded the samples, so the true lengths are not known
+    report.padding_of_run = None if of_all is None else source.padding_of_run()
     report.max_length = rows.max_length_of(user_model(run.model), run.processing_class)
-    lengths = rows.widths_of(batch, main_input) if source.lengths is None else source.lengths.tolist()
-    if report.max_length is not None and lengths and not source.packs:
-        report.truncated = sum(length >= report.max_length for length in lengths) / len(lengths)
+    counted = lengths if of_all is None else of_all.tolist()
+    if report.max_length is not None and counted and not source.packs:
+        report.truncated = sum(length >= report.max_length for length in counted) / len(counted)
     found = (
         checks.label_finding(report.masked),
-        checks.padding_finding(report.padding, report.padding_of_run, source.grouped),
-        checks.truncation_finding(report.truncated, report.max_length),
+        checks.padding_finding(report.padding, report.padding_of_run, source.grouped, rows.padding_to_longest(lengths)),
+        checks.truncation_finding(report.truncated, report.max_length, of_batch=of_all is None),
     )
     report.findings += [text for text in found if text is not None]
     known = {"labels": report.masked, "padding": report.padding, "truncation": report.truncated}

@@ -183,33 +183,54 @@ def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
         main_input: the key of the tokens in the batch, such as `input_ids`.
         pad: the id of the padding token; None if it is not known.
     """
+    kept = _kept_tokens(batch, main_input, pad)
+    return None if kept is None else 1.0 - float(kept.float().mean())
+
+
+def _kept_tokens(batch: Any, main_input: str, pad: int | None) -> torch.Tensor | None:
+    """Return a tensor of shape (samples, width) that is True for tokens and False for padding; None if not known."""
     if not isinstance(batch, Mapping):
         return None
     mask, tokens = batch.get("attention_mask"), batch.get(main_input)
     if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.numel():
-        return 1.0 - float(mask.ne(0).float().mean())
+        return mask.ne(0)
     if pad is not None and isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and tokens.numel():
-        return float((tokens == pad).float().mean())
+        return tokens.ne(pad)
     return None
 
 
-def widths_of(batch: Any, main_input: str) -> list[int]:
-    """Return the length of each sample of a batch of tokens; [] for other batches.
+def lengths_in(batch: Any, main_input: str, pad: int | None) -> tuple[list[int], int]:
+    """Return the length of each sample of a batch of tokens without padding, and the width of the batch.
 
-    If the batch has no attention mask, the lengths include padding.
+    Return [] and 0 for a batch without tokens. Also return them for a batch without an attention mask if `pad` is None,
+    because its padding is not known.
 
     Args:
         batch: the batch.
         main_input: the key of the tokens in the batch, such as `input_ids`.
+        pad: the id of the padding token; None if it is not known.
     """
-    if not isinstance(batch, Mapping):
-        return []
-    mask, tokens = batch.get("attention_mask"), batch.get(main_input)
-    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
-        return [int(number) for number in mask.ne(0).sum(1)]
-    if isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and not tokens.is_floating_point():
-        return [tokens.shape[1]] * len(tokens)
-    return []
+    kept = _kept_tokens(batch, main_input, pad)
+    return ([], 0) if kept is None else (kept.sum(1).tolist(), kept.shape[1])
+
+
+def padding_to_longest(lengths: list[int]) -> float | None:
+    """Return the share of padding of a batch that is padded to its longest sample; None if no sample has a token."""
+    room = max(lengths, default=0) * len(lengths)
+    return 1.0 - sum(lengths) / room if room else None
+
+
+def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
+    """Return whether the known lengths of samples count padding, because tokenization padded the samples.
+
+    A sample that is shorter in the batch does not suffice, because the collator may truncate.
+
+    Args:
+        known: the known length of each sample of a batch.
+        lengths: the length of each sample in the batch without padding.
+        width: the width of the batch.
+    """
+    return len(known) == len(lengths) and any(now < was <= width for was, now in zip(known, lengths))
 
 
 def max_length_of(model: Any, processor: Any) -> int | None:

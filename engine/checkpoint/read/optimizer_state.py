@@ -31,19 +31,30 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     Raises:
         CheckpointError: if a part does not fit, or if the checkpoint lacks a part and `resume_partial` is not set.
     """
-    stored = checkpoint.state_files
-    for part, target in targets_of(run).items():
-        path = stored.path_of(part)
-        if target is None:
-            continue
-        if not stored.has(part):
-            if run.args.resume_partial:
-                continue
-            raise CheckpointError(f"{checkpoint.path} has no {path.name}, {LACKING}")
-        if part is StatePart.OPTIMIZER:
-            stored.restore(part, target, partial(load_optimizer, run, path=path))
-        else:
-            stored.restore(part, target, target.load_state_dict)
+    for part in targets_of(run):
+        _restore_part(run, checkpoint, part)
+
+
+def _restore_part(run: ResumableRun, checkpoint: SavedCheckpoint, part: StatePart) -> None:
+    stored, target = checkpoint.state_files, targets_of(run)[part]
+    path = stored.path_of(part)
+    if target is None or (not stored.has(part) and run.args.resume_partial):
+        return
+    if not stored.has(part):
+        raise CheckpointError(f"{checkpoint.path} has no {path.name}, {LACKING}")
+    if part is StatePart.OPTIMIZER:
+        stored.restore(part, target, partial(load_optimizer, run, path=path))
+    else:
+        stored.restore(part, target, target.load_state_dict)
+
+
+def restore_scaler(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
+    """Load only the loss scaler of a run from a checkpoint. If the run has no scaler, do nothing.
+
+    Raises:
+        CheckpointError: if the state does not fit, or if the checkpoint has no scaler and `resume_partial` is not set.
+    """
+    _restore_part(run, checkpoint, StatePart.SCALER)
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:

@@ -42,6 +42,17 @@ class SavedCheckpoint(CheckpointFolder):
         """Create the object for a checkpoint folder. Nothing is read, and the folder need not exist."""
         return cls(Path(path))
 
+    @classmethod
+    def best_of(cls, best: str | Path, output: Path) -> SavedCheckpoint:
+        """Create the object for the checkpoint with the best model.
+
+        Args:
+            best: the path that the run stored. The output folder may have been moved since.
+            output: the output folder of the run. If `best` does not exist, its folder name is looked up here.
+        """
+        path = Path(best)
+        return cls(path if path.is_dir() else output / path.name)
+
     def __repr__(self) -> str:
         return f"SavedCheckpoint({str(self.path)!r})"
 

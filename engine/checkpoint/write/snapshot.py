@@ -167,13 +167,21 @@ def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0) if whole is None else whole
 
 
-def _loader_position(run: SavableRun) -> dict[str, Any]:
-    """Return the position of the data loader; {} if the loader reports none.
+_WITHOUT_SAMPLES = ("began", "order", "parts", "workers_epoch")
+"""The entries of a loader position that do not say which samples are done."""
 
-    If the flag `should_epoch_stop` ends the epoch after this step, also return {}.
+
+def _loader_position(run: SavableRun) -> dict[str, Any]:
+    """Return the position of the data loader; an empty dict if it is unknown or the epoch is about to end.
+
+    In a save inside of a step, the loader is after the batches of this step, which a resumed run repeats. The result
+    then does not say which samples are done. The position of the run says it.
     """
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
-    return run.train_dataloader.resume_state() if known else {}
+    place: dict[str, Any] = run.train_dataloader.resume_state() if known else {}
+    if run.position is None or not run.position.fetched:
+        return place
+    return {name: place[name] for name in _WITHOUT_SAMPLES if name in place}
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
