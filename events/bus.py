@@ -280,10 +280,6 @@ class EventBus:
     hears = has_handlers
     """The former name of `has_handlers`."""
 
-    def asked_for(self, parameter: str) -> bool:
-        """Return whether any attached handler has a parameter with this name."""
-        return parameter in self.named
-
     def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:
         """Return the handlers of `event`, in the order in which they run.
 

@@ -116,6 +116,9 @@ class Isolation:
         """
         self.control = control
         self._detach = detach
+        self.leaving: Callable[[str], None] = lambda owner_id: None
+        """A function that is called with the id of a callback, before the run unsubscribes this callback."""
+        self._quarantinable: set[str] = set()
         self.failures: dict[str, CallbackFailures] = {}
         """The failures by the id of the callback."""
         self.meters: dict[str, Meter] = {}
@@ -158,6 +161,8 @@ class Isolation:
         raises the exception. It does not undo changes to logs, to metrics or to the attributes of the callback.
         """
         control = self.control
+        if policy.action == "quarantine":
+            self._quarantinable.add(owner_id)
 
         def guard(run: Any, extras: Mapping[str, Any]) -> Any:
             before, left = control.wishes_of(owner_id), policy.retries
@@ -216,10 +221,16 @@ class Isolation:
         else:
             self.unsubscribe(owner_id, reason)
 
+    def may_leave(self, owner_id: str) -> bool:
+        """Return whether the run may unsubscribe a callback because it fails, or act because it exceeds its budget."""
+        meter = self.meters.get(owner_id)
+        return owner_id in self._quarantinable or (meter is not None and meter.may_act)
+
     def unsubscribe(self, owner_id: str, reason: str) -> None:
         """Unsubscribe a callback on this rank, and write the reason to the ledger."""
         self.of(owner_id).quarantined = self.control.step
         self.control.note(owner_id, "quarantine", reason)
+        self.leaving(owner_id)
         self._detach(owner_id)
 
     def thin(self, owner_id: str, every: int) -> None:

@@ -169,20 +169,47 @@ class Timeline:
 
         Any thread may call this method.
         """
-        for what in reversed(self.marks[-400::2]):
-            if what.__class__ is str:
-                return str(what)
-            if what.__class__ is Scope:
-                return str(what.part)
-            if what is not CALL and what is not DONE:
-                return str(what.label)
-        return ENGINE
+        top, _ = self._present()
+        if top.__class__ is list:
+            running = (".".join(key) for key, times in list(self._row.handlers.items()) if times is top)
+            return next(running, CALLBACKS)
+        return str(top.part if top.__class__ is Scope else top if top.__class__ is str else top.label)
+
+    def part(self) -> str:
+        """Return the part for which the time counts now. In an evaluation, it is `evaluate`, also for a handler.
+
+        Any thread may call this method.
+        """
+        top, scope = self._present()
+        return scope or (str(top) if top.__class__ is str else CALLBACKS)
+
+    def _present(self) -> tuple[Any, str]:
+        """Return what runs now, after the marks that were not added up yet, and the part of its scope.
+
+        What runs is a part, a scope, a handler, or the list of a handler in `Sums.handlers`. Levels that are closed do
+        not run.
+        """
+        levels, top, scope = list(self._levels), self._top, self._scope
+        for what in self.marks[::2]:
+            if what is CALL:
+                levels.append((top, scope))
+            elif what is STEP:
+                levels.clear()
+                top, scope = DATA, ""
+            elif what is DONE:
+                top, scope = levels.pop() if levels else (ENGINE, "")
+            else:
+                if what.__class__ is Scope:
+                    levels.append((top, scope))
+                    scope = scope or what.part
+                top = what
+        return top, scope
 
     def look(self) -> None:
         """Measure each part of the current step, such as forward and backward, and not only its whole time.
 
-        Call this method in a step with rare work, such as a save. Without this call, the timeline measures the parts
-        of only one step in `SAMPLE` (7) steps.
+        Call this method in a step with rare work, such as a save. Of all other steps, the timeline measures the parts
+        in one of `SAMPLE` steps only. The step does not count in medians. Any thread may call this method.
         """
         self._looks.append(len(self.marks))
 
@@ -241,7 +268,7 @@ class Timeline:
             return
         self._add_up(taken[: starts[0] + 2])
         for start, stop in pairwise(starts):
-            is_rare = self._row_is_rare or any(start < place <= stop for place in looks)
+            is_rare = self._row_is_rare = self._row_is_rare or any(start < place <= stop for place in looks)
             self._since_sample += 1
             if is_rare or self._since_sample >= SAMPLE:
                 self._since_sample = self._since_sample if is_rare else 0

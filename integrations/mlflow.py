@@ -42,8 +42,8 @@ class MLflowSession(TrackerSession):
             self.client.log_batch(self.run_id, params=params[first : first + AT_ONCE])
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        logged = int(self.logged_at * 1000)
-        values = {_name(column): value for column, value in numbers_of(row) if column != AXIS}
+        logged, numbers = int(self.logged_at * 1000), numbers_of(row, skipped=self.leave_out)
+        values = {_name(column): value for column, value in numbers if column != AXIS}
         self.client.log_batch(self.run_id, [Metric(name, float(value), logged, step) for name, value in values.items()])
 
     def summarize(self, values: Mapping[str, Any]) -> None:

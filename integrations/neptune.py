@@ -21,8 +21,10 @@ class NeptuneSession(ServiceSession):
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
-            if value - value == 0:  # Neptune refuses numbers that are not finite
+            if value - value == 0:
                 self.live[name].append(value, step=step)
+            else:
+                self.leave_out(name, value, "Neptune refuses numbers that are not finite")
 
     def tell(self, name: str, value: Any) -> None:
         self.live[f"summary/{name}"] = value
@@ -39,7 +41,7 @@ class Neptune(ServiceTracker):
 
     Set `report_to="neptune"`, or add `Neptune("team/demo", mode="offline")` to the callbacks. In offline mode, each
     session writes to the folder `.neptune`, and `neptune sync` uploads this folder. The callback leaves out numbers
-    that are not finite, because Neptune refuses such numbers.
+    that are not finite, because Neptune refuses such numbers. It warns once per name.
     """
 
     service: ClassVar[str] = "Neptune"

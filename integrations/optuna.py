@@ -103,7 +103,7 @@ def _best(study: Any, several: bool) -> BestRun | list[BestRun]:
         ends = ", ".join(f"{trial.number}: {trial.state.name.lower()}" for trial in study.trials) or "no trial started"
         raise TrainbusError(
             f"The search has no best trial, because no trial completed ({ends}). Correct the errors of the "
-            "trials, or use a more patient pruner."
+            "trials, or use a more patient pruner. optuna also fails a trial with the objective NaN."
         )
     if several:
         return [BestRun(str(best.number), best.values, best.params, study) for best in study.best_trials]

@@ -35,7 +35,7 @@ class RaySearch:
         """Run the trials, and return the trial that reported the best result of `search.compute_objective`.
 
         Raises:
-            TrainbusError: if no trial completed.
+            TrainbusError: if no trial completed with a finite objective.
         """
         direction = search.single_direction("ray")
         args = search.args
@@ -54,12 +54,16 @@ class RaySearch:
             **options,
         )
         scope = os.environ.get("RAY_SCOPE", "last")
-        best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
-        if best is None:
+        # By default, Ray also leaves out trials with an infinite objective.
+        best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope, filter_nan_and_inf=True)
+        objective = None if best is None else best.last_result.get("objective")
+        # Ray returns a single trial without a look at its objective.
+        if objective is None or (scope == "last" and objective != objective):
             raise TrainbusError(
-                "The search has no best trial, because no trial completed. Read the errors of the trials above."
+                "The search has no best trial, because no trial completed with a finite objective. Read the errors of "
+                "the trials above. If a trial has no error, its objective is NaN or infinite."
             )
-        return BestRun(best.trial_id, best.last_result["objective"], best.config, analysis)
+        return BestRun(best.trial_id, objective, best.config, analysis)
 
 
 def _train(config: dict[str, Any], search: Search) -> None:

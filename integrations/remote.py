@@ -105,6 +105,11 @@ class RemoteStore(Callback):
             path, best = Path(checkpoint.path), run.state.best_model_checkpoint
             self._guarded(lambda: self._writer.submit(lambda: self._copy(run, path, best)), "written")
 
+    @property
+    def slowest_write(self) -> float:
+        """The seconds of the slowest copy to the store, including the copy that runs now."""
+        return self._writer.slowest
+
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
         """Copy a checkpoint. Delete remote checkpoints that the retention policy does not keep and `output_dir` lacks.
 

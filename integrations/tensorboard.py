@@ -22,8 +22,6 @@ from ..callbacks.base.tracker_rows import AXIS
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 
-logger = logging.getLogger(__name__)
-
 LAYOUT = {"trainbus": {"loss": ["Multiline", ["train/loss", "eval/loss"]]}}
 """The default layout of the page Custom Scalars: the losses of training and evaluation in one chart."""
 
@@ -37,7 +35,6 @@ class TensorBoardSession(TrackerSession):
     def __init__(self, writer: SummaryWriter, run_id: str) -> None:
         self.writer, self.run_id, self._step = writer, run_id, 0
         self._totals: dict[str, Any] = {}
-        self._refused: set[str] = set()
 
     def write(self, row: dict[str, Any], step: int) -> None:
         # The step comes last: a row that a kill cuts off has none, and is written again.
@@ -51,9 +48,7 @@ class TensorBoardSession(TrackerSession):
         try:
             _add(self.writer, name, value, step, self.logged_at)
         except (ArithmeticError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-            if name not in self._refused:
-                self._refused.add(name)
-                logger.warning("TensorBoard cannot show %r of the type %s: %s", name, type(value).__name__, error)
+            self.leave_out(name, value, str(error))
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         self._totals.update(values)  # they come before the last row, and belong to its step
@@ -178,7 +173,7 @@ def _leaves(row: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
 
 
 def _add(writer: SummaryWriter, name: str, value: Any, step: int, logged_at: float) -> None:
-    """Write a value in the form that fits its type. Values that event files cannot hold, such as None, are left out.
+    """Write a value in the form that fits its type. Do nothing for None.
 
     Args:
         writer: the writer of the event file.
@@ -186,6 +181,9 @@ def _add(writer: SummaryWriter, name: str, value: Any, step: int, logged_at: flo
         value: the value.
         step: the optimizer step.
         logged_at: when the value was logged, in seconds since 1970.
+
+    Raises:
+        TypeError: if event files have no form for the value. torch raises other errors if it cannot convert the value.
     """
     if hasattr(value, "convert"):  # an image of PIL
         value = np.asarray(value.convert("RGB"))
@@ -204,3 +202,7 @@ def _add(writer: SummaryWriter, name: str, value: Any, step: int, logged_at: flo
         elif value.ndim == 3:
             layout = "CHW" if value.shape[0] in (1, 3) else "HWC"
             writer.add_image(name, value, step, walltime=logged_at, dataformats=layout)
+        else:
+            raise TypeError(f"images have 2 or 3 dimensions, not {value.ndim}")
+    elif value is not None:
+        raise TypeError("only numbers, texts, arrays, tensors and images are recorded")

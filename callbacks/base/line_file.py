@@ -23,7 +23,7 @@ class LineFile:
         Raises:
             OSError: if the text cannot be written.
         """
-        data = text.encode()
+        data = escaped(text)
         before = os.fstat(self._file).st_size
         if os.write(self._file, data) < len(data):  # the disk is full
             os.ftruncate(self._file, before)
@@ -40,6 +40,14 @@ class LineFile:
             os.fsync(self._file)
         finally:
             os.close(self._file)
+
+
+def escaped(text: str) -> bytes:
+    r"""Encode a text as UTF-8, with escapes for characters that UTF-8 does not encode.
+
+    Such a character is half of a surrogate pair. In JSON, an escape such as `\ud800` is the same character.
+    """
+    return text.encode(errors="backslashreplace")
 
 
 def whole_lines(path: Path) -> list[bytes]:

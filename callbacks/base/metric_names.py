@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,8 +11,18 @@ from ...engine.evaluation.metric_names import greater_is_better as greater_is_be
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.composition import provides
+from ...events.composition import providers, provides
 from ...events.errors import ArgumentError, nearest
+
+logger = logging.getLogger(__name__)
+
+
+class DefaultMetric(str):
+    """The name of a metric as the default of a field. So a callback knows whether its user wrote the name."""
+
+
+DEFAULT_METRIC = DefaultMetric("eval_loss")
+"""The metric of a callback whose user wrote no metric."""
 
 
 def full_name(metric: str) -> str:
@@ -58,6 +69,24 @@ def _is_of_variant(metric: str, run: Run) -> bool:
     """Return whether a metric name starts with `eval_<variant>_`, with the `variant` of an attached callback."""
     variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
     return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
+
+
+def warn_of_best_metric(metric: str, run: Run, reader: str) -> None:
+    """Warn if a callback reads its default metric, but another metric chooses the best model of the run.
+
+    Args:
+        metric: the full name of the metric that the callback reads.
+        run: the run.
+        reader: the name of the class of the callback.
+    """
+    choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+    best = choosers[0].best_metric if choosers else None
+    if best is not None and best.name != metric and run.state.is_world_process_zero:
+        logger.warning(
+            "%s reads the metric %r by default, but %r chooses the best model. Write %s(%r) to read the same metric, "
+            "or %s(%r) to keep the default without this warning.",
+            *(reader, metric, best.name, reader, best.name, reader, metric),
+        )
 
 
 def check_measured(metric: str, run: Run, reader: str) -> None:

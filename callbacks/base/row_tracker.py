@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import sys
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,6 +22,8 @@ from ...events.state import TrainerState
 from .outcome import Outcome as Outcome
 from .outcome import outcome_of as outcome_of
 from .tracker_rows import AXIS, merge, only_resumed, row_of, rows_of_history, settled, totals_of
+from .tracker_session import Opening as Opening
+from .tracker_session import TrackerSession as TrackerSession
 from .tracker_worker import TrackerWorker
 
 logger = logging.getLogger(__name__)
@@ -31,55 +32,6 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 5.0
 """The longest wait in seconds for the next row to reach the client, when a training ends. Each row that the client
 receives starts a new wait."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """The values that a tracker needs to open its run, such as the id."""
-
-    run_id: str
-    """The id of the tracker's run. Empty: the service chooses the id."""
-    resumes: int = 0
-    """How often the tracker's run was resumed, including this time. 0 for a new run."""
-    step: int = 0
-    """The step from which a resumed run continues. 0 for a new run."""
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """The values of `saved_state` in the checkpoint; empty for a new run."""
-    exact: bool = True
-    """True: do not send rows again that the service has. False: send all rows, because arguments have changed."""
-
-
-class TrackerSession:
-    """An open run of a tracker. The worker thread calls its methods, one at a time."""
-
-    run_id: str = ""
-    """The id under which the service knows the run."""
-    last_step: int = -1
-    """The last step with a row when the tracker's run opened; -1 if there was no row. `has` reads this value."""
-    rows_of_last_step: float = math.inf
-    """The number of rows of `last_step` when the tracker's run opened; infinite if unknown."""
-    logged_at: float = 0.0
-    """The time at which the current row was logged, in seconds since 1970. Rows may wait for the service."""
-    _repeated = 0
-
-    def has(self, step: int) -> bool:
-        """Return whether the service had a row of this step, or of a later step, when the tracker's run opened.
-
-        Call this method once for each row. The n-th call with the step `last_step` checks for the n-th row of the step.
-        """
-        self._repeated += step == self.last_step
-        return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
-
-    def write(self, row: dict[str, Any], step: int) -> None:
-        """Send a row to the service: column -> value, at a step."""
-        raise NotImplementedError
-
-    def summarize(self, values: Mapping[str, Any]) -> None:
-        """Send values that describe the whole training, such as its runtime, to the service."""
-
-    def finish(self, outcome: Outcome) -> None:
-        """Close the tracker's run, so that a later session can resume it. `outcome` says how the training ended."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -221,6 +173,7 @@ class RowTracker(Callback):
 
         def open_run() -> None:
             session = opens()
+            session._service = self.service or type(self).__name__
             self._session, self.run_id = session, session.run_id
             _finish_at_exit(self)  # after the client registered its exit function, because the last one runs first
 

@@ -21,6 +21,9 @@ from .tracker import numbered
 
 logger = logging.getLogger(__name__)
 
+_LARGEST = 1 << 1023
+"""Integers from this number on may be too large for a float."""
+
 FOLDER = ".trackers"
 """The name of a folder in the output folder. The folder has one file per run of a tracker, with the last written
 step."""
@@ -56,7 +59,7 @@ class ServiceSession(TrackerSession):
         raise NotImplementedError
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        self.log(dict(numbers_of(row)), step)
+        self.log(dict(numbers_of(row, skipped=self.leave_out)), step)
         if step >= self._reached:
             self._reached, self._rows = step, self._rows + 1 if step == self._reached else 1
         if self.record is not None:
@@ -148,7 +151,9 @@ def _kept(record: Path, default: int) -> tuple[int, float]:
     return step, rows[0] if rows else math.inf
 
 
-def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+def numbers_of(
+    row: Mapping[str, Any], above: str = "", skipped: Callable[[str, Any, str], None] | None = None
+) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a row as pairs of name and number. Skip other values.
 
     For example, the row {"a": {"b": 1}} gives ("a/b", 1).
@@ -156,11 +161,16 @@ def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, f
     Args:
         row: name -> value.
         above: the text before each name.
+        skipped: a function that receives the name of each skipped value, the value, and the reason. It does not receive
+            None, which stands for a missing value.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from numbers_of(value, f"{above}{name}/")
-        else:
-            number = value.item() if getattr(value, "ndim", None) == 0 else value
-            if isinstance(number, (bool, int, float)):
-                yield f"{above}{name}", number
+            yield from numbers_of(value, f"{above}{name}/", skipped)
+            continue
+        number = value.item() if getattr(value, "ndim", None) == 0 else value
+        if isinstance(number, (bool, float)) or (isinstance(number, int) and abs(number) < _LARGEST):
+            yield f"{above}{name}", number
+        elif skipped is not None and value is not None:
+            large = "the number is too large" if isinstance(number, int) else "only numbers are recorded"
+            skipped(f"{above}{name}", value, large)

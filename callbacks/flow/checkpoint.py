@@ -226,6 +226,11 @@ class Checkpoint(Cadence):
             )
         self._deleted.clear()
 
+    @property
+    def slowest_write(self) -> float:
+        """The seconds of the slowest write on the thread, including the write that runs now."""
+        return self._writer.slowest
+
     def _cost_of_last(self) -> float:
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 

@@ -33,12 +33,13 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 
     Args:
         value: the new value.
-        best: the best value so far. None: any value except NaN is better.
+        best: the best value so far. None or NaN: any value except NaN is better. The state of another library may have
+            the best value NaN.
         greater: whether a greater value is better.
     """
     if value != value:
         return False
-    return best is None or (value > best if greater else value < best)
+    return best is None or best != best or (value > best if greater else value < best)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.recording.files import written
-from ..base.line_file import LineFile, free_name, whole_lines
+from ..base.line_file import LineFile, escaped, free_name, whole_lines
 from ..base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..base.tracker_rows import AXIS
 
@@ -53,7 +53,10 @@ class RowFileSession(TrackerSession):
         raise NotImplementedError
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        self._file.append(self.line({name: written(value) for name, value in recordable(row)[0].items()}))
+        values, left_out = recordable(row)
+        for name, kind in left_out.items():
+            self.leave_out(name, row[name], f"the file cannot hold {kind}")
+        self._file.append(self.line({name: written(value) for name, value in values.items()}))
 
     def finish(self, outcome: Outcome) -> None:
         self._file.close()
@@ -87,7 +90,8 @@ class CsvSession(RowFileSession):
         return kept
 
     def line(self, row: dict[str, Any]) -> str:
-        flat = {name: _cell(value) for name, value in {AXIS: None, **row}.items()}
+        # Names that UTF-8 does not encode are escaped here, because the names in the file must equal `columns`.
+        flat = {escaped(name).decode(): _cell(value) for name, value in {AXIS: None, **row}.items()}
         if new := [name for name in flat if name not in self.columns]:
             with self.path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))

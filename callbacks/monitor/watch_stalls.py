@@ -71,22 +71,23 @@ class WatchStalls(Callback):
 
     def _watch(self, run: Run, ended: threading.Event, watched: int) -> None:
         timeline = run.bus.timeline
-        seen, since, warned, doing = _progress(run), time.monotonic(), False, ""
+        seen, since, warned, part = _progress(run), time.monotonic(), False, ""
         while not ended.wait(min(LONGEST, self.seconds / 4)):
             now, at = _progress(run), time.monotonic()
             if now != seen:
                 if warned:
                     logger.warning("The training continues after %.0f seconds without progress.", at - since)
-                    timeline.stalled += 0.0 if doing in _OWN_PARTS else at - since
+                    timeline.stalled += 0.0 if part in _OWN_PARTS else at - since
                 seen, since, warned = now, at, False
             elif not warned and at - since >= self.seconds:
-                warned, doing = True, timeline.doing()
+                warned, part = True, timeline.part()
+                timeline.look()  # else the stall might count for other parts, in proportion to other steps
                 logger.warning(
                     "The training has made no progress for %.0f seconds, after step %d. Its activity: %s. Its thread "
                     "is here:\n%s",
                     at - since,
                     run.state.global_step,
-                    doing,
+                    timeline.doing(),
                     _stack(watched),
                 )
 

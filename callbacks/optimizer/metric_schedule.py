@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
@@ -10,7 +10,7 @@ from ...engine.optim.schedules import METRIC_SCHEDULES, needs_metric
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
-from ..base.metric_names import check_measured, full_name, value_of
+from ..base.metric_names import DEFAULT_METRIC, DefaultMetric, check_measured, full_name, value_of, warn_of_best_metric
 
 
 @dataclass
@@ -29,11 +29,14 @@ class MetricSchedule(Callback):
     stage = Stage.MEASURE
     previews = True
 
-    metric: str = "eval_loss"
-    """The metric. The prefix `eval_` is optional."""
+    metric: str = DEFAULT_METRIC
+    """The metric. The prefix `eval_` is optional. If you do not set it, and another metric chooses the best model, a
+    warning names both metrics."""
+    _by_default: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.metric = full_name(self.metric)
+        self._by_default = isinstance(self.metric, DefaultMetric)
+        self.metric = full_name(str(self.metric))
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
@@ -42,6 +45,8 @@ class MetricSchedule(Callback):
     def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
         if needs_metric(lr_scheduler):
             check_measured(self.metric, run, "MetricSchedule")
+            if self._by_default:
+                warn_of_best_metric(self.metric, run, "MetricSchedule")
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
         # An evaluation before the first step measures no training.

@@ -15,6 +15,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...engine.seams import clip_gradients
 from ...events.stages import Stage, order
+from .master_weights import copy_writes
 from .mixed_precision import DTYPES, MixedPrecision
 
 KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -28,8 +29,9 @@ class HalfWeights(MixedPrecision):
     Apex and PaddleNLP call this method level `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
     `HalfWeights("bf16")` to the callbacks. `HalfWeights` replaces the callback `MixedPrecision`, and needs less memory
     than `MixedPrecision`. Normalization layers stay in float32, without a copy. The model file of a checkpoint has the
-    half-precision weights. The callback state in the checkpoint has the master weights, so that a resume is exact.
-    After the run, the model has the values of the master weights, in float32.
+    half-precision weights. The callback state in the checkpoint has the master weights, so that a resume is exact. If
+    your code changes elements of a weight, the same elements of the master weight get the changed values. After the
+    run, the model has the values of the master weights, in float32.
 
     Raises:
         ArgumentError: if `dtype` is neither `bf16` nor `fp16`, or if `dtype` is `fp16` and the device is not a CUDA
@@ -75,6 +77,7 @@ class HalfWeights(MixedPrecision):
     def _give_masters(self, make: Callable[[], Optimizer]) -> Optimizer:
         optimizer = make()
         exchange(optimizer, {weight: master for _, weight, master in self._masters})
+        self._undo.append(optimizer.register_step_pre_hook(lambda *_: self._update_masters()).remove)
         self._undo.append(optimizer.register_step_post_hook(lambda *_: self._to_weights()).remove)
         self._undo.append(partial(exchange, optimizer, {master: weight for _, weight, master in self._masters}))
         return optimizer
@@ -113,6 +116,11 @@ class HalfWeights(MixedPrecision):
                 master.copy_(self._saved[name])
         self._saved = {}
 
+    @order(Stage.PREPARE)
+    def on_save_due(self) -> None:
+        # Before `on_save_begin`, in which another callback may replace the weights by their average.
+        self._update_masters()
+
     @torch.no_grad()
     def on_close(self) -> None:
         super().on_close()
@@ -124,13 +132,12 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Copy a weight to its master weight, if the weight differs from the rounded master weight.
+        """Copy each element that other code than the optimizer changed to its master weight.
 
-        A weight differs if other code than the optimizer changed the weight, for example by loading a checkpoint.
+        For example, a handler changed some elements, or the run loaded the best model.
         """
         for _, weight, master in self._masters:
-            if not torch.equal(weight, master.to(weight.dtype)):
-                master.copy_(weight)
+            copy_writes(master, weight)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: master.data for name, _, master in self._masters} or dict(self._saved)

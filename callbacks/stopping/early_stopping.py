@@ -12,7 +12,17 @@ from ...events.callback import Callback
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.state import TrainerState
-from ..base.metric_names import Mode, check_measured, full_name, greater_is_better, require_evaluations, value_of
+from ..base.metric_names import (
+    DEFAULT_METRIC,
+    DefaultMetric,
+    Mode,
+    check_measured,
+    full_name,
+    greater_is_better,
+    require_evaluations,
+    value_of,
+    warn_of_best_metric,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +105,9 @@ class EarlyStopping(Callback):
 
     previews = True
 
-    metric: str = "eval_loss"
-    """The name of the metric. The prefix `eval_` is optional."""
+    metric: str = DEFAULT_METRIC
+    """The name of the metric. The prefix `eval_` is optional. If you do not set it, and another metric chooses the best
+    model, a warning names both metrics."""
     patience: int = 3
     """Training stops after this many consecutive evaluations without improvement."""
     threshold: float = 0.0
@@ -117,6 +128,7 @@ class EarlyStopping(Callback):
     goal."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
+    _by_default: bool = field(default=False, init=False, repr=False, compare=False)
     rule: StopRule = field(init=False, repr=False, compare=False)
     """The object that decides whether to stop. `rule.best` is the best value of this run so far."""
 
@@ -125,7 +137,8 @@ class EarlyStopping(Callback):
             raise ArgumentError(f"EarlyStopping(patience={self.patience}): set a patience of 1 or more evaluations.")
         if self.threshold < 0:
             raise ArgumentError(f"EarlyStopping(threshold={self.threshold}): set a threshold of 0 or more.")
-        self.metric = full_name(self.metric)
+        self._by_default = isinstance(self.metric, DefaultMetric)
+        self.metric = full_name(str(self.metric))
         self.rule = self._rule()
 
     def _rule(self) -> StopRule:
@@ -147,6 +160,8 @@ class EarlyStopping(Callback):
     def on_train_begin(self, run: Run) -> None:
         require_evaluations(run, "EarlyStopping")
         check_measured(self.metric, run, "EarlyStopping")
+        if self._by_default:
+            warn_of_best_metric(self.metric, run, "EarlyStopping")
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":

@@ -168,7 +168,8 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
     },
     "integrations.deepspeed.schedules": {"count_empty_groups": "keep_empty_groups"},
     "integrations.deepspeed.weights": {
-        "AT_ONCE": "CHUNK", "current_value": "full_value", "give_shares": "set_full_value",
+        "AT_ONCE": "callbacks.precision.master_weights:CHUNK", "CHUNK": "callbacks.precision.master_weights:CHUNK",
+        "current_value": "full_value", "give_shares": "set_full_value",
         "link_in_order": "fix_round_robin_links", "shape_of": "full_shape", "take_up_written": "update_master_weights",
         "whole_weights": "gather_weights",
     },

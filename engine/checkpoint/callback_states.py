@@ -1,7 +1,7 @@
 """The states of callbacks: collected for a checkpoint and restored on resume.
 
 The *owner* of a state is the callback that saved the state. If a checkpoint has the state of a callback that is not
-attached, later checkpoints have this state too.
+attached, later checkpoints have this state too. So does a callback that the run unsubscribed after a failure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.errors import CheckpointError, noting
+from ...events.errors import CheckpointError
 from ...events.state import exported_states
+from .carried_states import CarriedStates, load_state, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +58,35 @@ class CallbackStates:
     def __init__(self, bus: EventBus) -> None:
         """Create an object for the states of the callbacks that are attached to `bus`."""
         self._bus = bus
-        self._carried: dict[str, Any] = {}
-        self._carried_owners: dict[str, Any] = {}
+        self._carried = CarriedStates()
+        bus.isolation.leaving = self._keep
         self.report = ResumeReport()
         """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the callback states for a checkpoint: id of the callback -> state. Carried states are included."""
-        states = dict(self._carried)
+        """Return the states for a checkpoint by id.
+
+        They include the states of the last resume that no callback received, and the states of callbacks that the run
+        unsubscribed after failures.
+        """
+        states = dict(self._carried.states)
         for owner_id, callback in self._bus.subscribers.items():
-            state = _state_of(callback)
+            state = state_of(callback)
             if state:
                 states[owner_id] = state
+                self._note(owner_id, state)
         return states
+
+    def _note(self, owner_id: str, state: Any) -> None:
+        if self._bus.isolation.may_leave(owner_id):
+            self._carried.note(owner_id, state)
+
+    def _keep(self, owner_id: str) -> None:
+        """Keep the state of a callback that the run unsubscribes now, for later checkpoints."""
+        callback = self._bus.subscribers.get(owner_id)
+        if callback is not None:
+            began = self._bus.attributes_of(owner_id)
+            self._carried.keep(owner_id, callback, lambda: owner_of(callback, began, saved=True))
 
     def exported(self) -> dict[str, Any]:
         """Return the states of callbacks with transformers' `ExportableState`, by class name, for the trainer state."""
@@ -78,10 +95,10 @@ class CallbackStates:
     def owners(self) -> dict[str, Any]:
         """Return the result of `owner_of` for the callback of each state that `collect` returns, by callback id."""
         attached = self._bus.subscribers
-        return self._carried_owners | {
+        return self._carried.owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
             for owner_id, callback in attached.items()
-            if _state_of(callback)
+            if state_of(callback)
         }
 
     def _attached_owners(self) -> dict[str, Any]:
@@ -89,8 +106,8 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the carried states, and set the attribute `report` to an empty `ResumeReport`."""
-        self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
+        """Drop the states of callbacks that are not attached. Also clear the resume report."""
+        self._carried, self.report = CarriedStates(), ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. `collect` later returns the states that have no attached callback.
@@ -106,9 +123,8 @@ class CallbackStates:
         self.report = report = ResumeReport()
         now = self._attached_owners()
         found = matched(states, owners, now)
-        carried = {owner_id for owner_id in states if owner_id not in found and owner_id not in attached}
-        self._carried = {owner_id: states[owner_id] for owner_id in carried}
-        self._carried_owners = {owner_id: owners[owner_id] for owner_id in carried if owner_id in owners}
+        carried = [owner_id for owner_id in states if owner_id not in found and owner_id not in attached]
+        self._carried.carry({owner_id: states[owner_id] for owner_id in carried}, owners)
         for owner_id, target in found.items():
             state, version = states[owner_id], now[target]["version"]
             was = owners.get(owner_id, {}).get("version", version)
@@ -119,7 +135,8 @@ class CallbackStates:
                 state = _migrated(attached[target], target, state, was)
             else:
                 report.restored.append(target)
-            _load_state(attached[target], state)
+            self._note(target, state)
+            load_state(attached[target], state)
         report.restored.sort(key=list(attached).index)
         report.orphaned += [owner_id for owner_id in states if owner_id not in found]
         for owner_id in states:
@@ -130,16 +147,16 @@ class CallbackStates:
                 )
         _tell_matched_by_position({one: owners[one] for one in found if one in owners})
         for owner_id, callback in attached.items():
-            if owner_id not in found.values() and _state_of(callback):
+            if owner_id not in found.values() and state_of(callback):
                 report.new.append(owner_id)
                 if owner_id in states:
                     continue
                 level = logging.WARNING if now[owner_id]["replaces_weights"] else logging.INFO
                 logger.log(level, "%s has no state in the checkpoint. It starts at the resumed step.", owner_id)
-        if self._carried:
+        if carried:
             logger.warning(
                 "The checkpoint has states of callbacks that are not attached: %s. Later checkpoints keep them.",
-                ", ".join(self._carried),
+                ", ".join(carried),
             )
         logger.info("Callback states, %s", report)
 
@@ -162,7 +179,7 @@ class CallbackStates:
             state, was = states[owner_id], owners.get(owner_id, now[target]).get("version", 1)
             if was < now[target]["version"]:
                 state = _migrated(attached[target], target, state, was)
-            _load_state(attached[target], state)
+            load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
         """Raise an error if the run would continue from weights of a callback, not from the trained weights.
@@ -371,29 +388,3 @@ def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
             "dict that `load_state_dict` takes."
         )
     return converted
-
-
-def _exports(callback: Any) -> bool:
-    """Return whether a callback has the interface of transformers' ExportableState, and no `state_dict` of its own."""
-    cls = type(callback)
-    exports = hasattr(cls, "from_state") and callable(getattr(cls, "state", None))
-    return exports and getattr(cls, "state_dict", Callback.state_dict) is Callback.state_dict
-
-
-def _state_of(callback: Any) -> Any:
-    with noting(f"{type(callback).__name__}.state_dict failed."):
-        if _exports(callback):
-            return callback.state()
-        return callback.state_dict() if hasattr(callback, "state_dict") else None
-
-
-def _load_state(callback: Any, state: Any) -> None:
-    with noting(f"{type(callback).__name__}.load_state_dict failed, with the state of the checkpoint."):
-        if not _exports(callback):
-            if hasattr(callback, "load_state_dict"):
-                callback.load_state_dict(state)
-        elif isinstance(state, dict):
-            if state.get("args"):
-                callback.__init__(**state["args"])  # initialise the same object again
-            for name, value in state.get("attributes", {}).items():
-                setattr(callback, name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -89,6 +89,15 @@ class SavingRanks(Protocol):
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in order of rank."""
+
+
+@runtime_checkable
+class WritesLater(Protocol):
+    """A callback that writes or copies checkpoints on a thread. The end of a training waits for this thread."""
+
+    @property
+    def slowest_write(self) -> float:
+        """The seconds of the slowest write of this callback, including the write that runs now."""
 
 
 class SavableRun(Protocol):

@@ -21,6 +21,12 @@ from ..checkpoint.write.retention import Keep
 from ..evaluation.metric_names import greater_is_better, measures_model
 from .json_output import print_json, versioned
 
+_UNHASHED = (
+    "it has no hashes: its trainer state and the headers of its tensor files can be read, but changed values are not "
+    "found"
+)
+"""What `verify` says about a good checkpoint of another library or of format 1."""
+
 _ACTIONS = ("list", "verify", "prune", "export")
 
 
@@ -144,8 +150,8 @@ def _verify(options: argparse.Namespace) -> int:
     for checkpoint in found:
         problems = checkpoint.problems()
         damaged += bool(problems)
-        unlisted = "" if checkpoint.is_listed else " (it has no manifest: only the presence of its files was checked)"
-        print(f"{checkpoint.path.name}: {'; '.join(problems) if problems else f'good{unlisted}'}")
+        state = "good" if checkpoint.is_listed else f"good ({_UNHASHED})"
+        print(f"{checkpoint.path.name}: {'; '.join(problems) or state}")
     return 1 if damaged else 0
 
 

@@ -32,9 +32,7 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
         if not isinstance(callback, Callback):
             continue
         own = [each for event in bus for each in bus.order_of(event) if each.owner is callback]
-        meter = bus.isolation.meters.get(owner_id)
-        leaves = any(each.policy.action == "quarantine" for each in own) or (meter is not None and meter.may_act)
-        if leaves or any(_may_lose_a_decision(each) for each in own):
+        if bus.isolation.may_leave(owner_id) or any(_may_lose_a_decision(each) for each in own):
             found.add(owner_id)
     return frozenset(found)
 

@@ -1,15 +1,21 @@
-"""The default objective of a hyperparameter search: a number that is computed from the metrics of an evaluation."""
+"""The default objective of a hyperparameter search, and the choice of the best trial by its objective."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..evaluation.metric_names import measures_model
 
 logger = logging.getLogger(__name__)
+
+NOT_A_NUMBER = (
+    "The search has no best trial, because the objective of each completed trial is NaN. Lower the learning rates of "
+    "the space, or correct `compute_objective`."
+)
+"""The text of the error of a search in which each objective is NaN."""
 
 
 def default_compute_objective(metrics: dict[str, Any]) -> Any:
@@ -49,3 +55,27 @@ class MinimizedObjective:
                 ", ".join(summed),
             )
         return default_compute_objective(metrics)
+
+
+class Judged(Protocol):
+    """A trial with one objective, such as a `BestRun`."""
+
+    @property
+    def objective(self) -> Any:
+        """The objective of the trial."""
+
+
+J = TypeVar("J", bound=Judged)
+
+
+def best_of(trials: Iterable[J], direction: str) -> J | None:
+    """Return the trial with the best objective; None if each objective is NaN.
+
+    `min` and `max` return a NaN in the first place, because no number is less or greater than NaN.
+
+    Args:
+        trials: the completed trials.
+        direction: `minimize` or `maximize`.
+    """
+    compared = [trial for trial in trials if trial.objective == trial.objective]
+    return (min if direction == "minimize" else max)(compared, key=lambda trial: trial.objective, default=None)

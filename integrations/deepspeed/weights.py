@@ -22,8 +22,7 @@ from deepspeed.utils import (
 )
 from torch import nn
 
-CHUNK = 2**24
-"""The number of elements that `update_master_weights` compares at once. This limits the memory of the comparison."""
+from ...callbacks.precision.master_weights import copy_writes, with_writes
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
@@ -58,7 +57,7 @@ def full_value(tensor: torch.Tensor) -> torch.Tensor:
     """
     master = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
     weight = tensor.detach()
-    return weight if master is None else _with_writes(master, weight)
+    return weight if master is None else with_writes(master, weight)
 
 
 def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
@@ -85,7 +84,6 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
     return [name for name in named if name not in state], [name for name in state if name not in named]
 
 
-@torch.no_grad()
 def update_master_weights(engine: Any) -> None:
     """Copy weights that the program changed since the last step to the master weights.
 
@@ -93,8 +91,7 @@ def update_master_weights(engine: Any) -> None:
     of the master weights keep their float32 value.
     """
     for masters, weights in _master_weights(engine):
-        for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
-            master.copy_(_with_writes(master, weight.to(master.device)))
+        copy_writes(masters, weights)
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -112,10 +109,6 @@ def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             # Weights on a disk are not available, and float32 weights have no copy.
             if weights is not None and masters.numel() == weights.numel() and masters.data_ptr() != weights.data_ptr():
                 yield masters, weights
-
-
-def _with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
 
 
 def fix_round_robin_links(engine: Any) -> None:

@@ -57,7 +57,7 @@ class WandbSession(TrackerSession):
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
-        self._guard = Guard()
+        self._guard = Guard(leave_out=self.leave_out)
         self._defined: set[tuple[str, ...]] = set()
         self.segments: tuple[identity.Segment, ...] = ()
         """The segments of the run so far. Each checkpoint contains the segments, because a copy of the checkpoint may
@@ -93,10 +93,8 @@ class WandbSession(TrackerSession):
             refused = [name for name, value in row.items() if not is_plain(value)]
             if not refused:
                 raise
-            logger.warning(
-                "wandb refuses a value of step %d, in one of %s: %s. The row is written without them.",
-                *(step, refused, error),
-            )
+            for name in refused:  # the error does not say which value the client refuses
+                self.leave_out(name, row[name], str(error))
             row = {name: value for name, value in row.items() if name not in refused}
             self._with_service(lambda: self._log(row, step))
         now = time.monotonic()

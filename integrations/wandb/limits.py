@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,9 @@ class Guard:
 
     limits: Limits = field(default_factory=Limits)
     """The limits to apply."""
+    leave_out: Callable[[str, Any, str], None] | None = None
+    """A function that receives the name of a column without a value, the value, and the reason: the value cannot be
+    converted, or it is too large."""
     _keys: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 
@@ -53,12 +56,12 @@ class Guard:
             try:
                 plain = plain_value(value)
             except Exception as error:  # such as a tensor of a layout that has no numbers to read
-                self._warn("type", f"{name!r} of the type {type(value).__name__} cannot be recorded: {error}")
+                self._skip(name, value, str(error))
                 continue
             length = _length(plain)
             if length > self.limits.value_bytes:
                 if not isinstance(plain, str):
-                    self._warn("value", f"{name!r} has {length} bytes, and {self.limits.value_bytes} are allowed")
+                    self._skip(name, value, f"it has {length} bytes, and {self.limits.value_bytes} are allowed")
                     continue
                 plain = plain[: self.limits.value_bytes // 4]  # a character has at most 4 bytes
                 length = _length(plain)
@@ -69,6 +72,10 @@ class Guard:
             self._keys.add(name)
             kept[name], size = plain, size + length
         return kept
+
+    def _skip(self, name: str, value: Any, reason: str) -> None:
+        if self.leave_out is not None:
+            self.leave_out(name, value, reason)
 
     def _warn(self, kind: str, what: str) -> None:
         if kind not in self._warned:

@@ -10,6 +10,7 @@ import wandb
 
 from ...callbacks.flow.report_to_trial import ReportToTrial
 from ...engine.search.hyperparameters import BestRun, Search
+from ...engine.search.objective import NOT_A_NUMBER, best_of
 from ...events.errors import ArgumentError, TrainbusError, nearest, note
 from ...events.stages import Stage
 from ...events.state import TrainerState
@@ -39,7 +40,7 @@ class WandbSweep:
 
         Raises:
             ArgumentError: for an unknown option.
-            TrainbusError: if the sweep cannot start, or if no trial completed.
+            TrainbusError: if the sweep cannot start, if no trial completed, or if the objective of each trial is NaN.
         """
         direction = search.single_direction("wandb")
         for option in search.options:
@@ -104,19 +105,21 @@ class _Trials:
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
-        """Return the completed trial with the best objective, the result of `compute_objective`.
+        """Return the best completed trial. A trial with the objective NaN is never the best.
 
         Args:
             direction: `minimize` if a smaller objective is better, else `maximize`.
             sweep_id: the id of the sweep, for the field `run_summary` of the result.
 
         Raises:
-            TrainbusError: if no trial completed.
+            TrainbusError: if no trial completed, or if the objective of each trial is NaN.
         """
         if not self.done:
             message = "The search has no best trial, because no trial completed. Read the errors of the trials above."
             raise TrainbusError(message) from (self.failed[0] if self.failed else None)
-        best = (min if direction == "minimize" else max)(self.done, key=lambda run: run.objective)
+        best = best_of(self.done, direction)
+        if best is None:
+            raise TrainbusError(NOT_A_NUMBER)
         return best._replace(run_summary=sweep_id)
 
 

@@ -12,7 +12,8 @@ from support.data import net_samples
 from support.models import Net
 from support.outcomes import same_weights, saved_steps, weights
 from support.trainers import net_trainer
-from trainbus import Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, every
+from trainbus import EMA, Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, Stage, every
+from trainbus.callbacks.precision import master_weights
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, NonFiniteError
 
@@ -260,3 +261,69 @@ def test_fp16_scales_what_reaches_the_masters(tmp_path):
     plain.on("on_gradients", lambda optimizer: plain_norms.append(norm_of(masters(optimizer))))
     plain.train()
     assert norms[0] == pytest.approx(plain_norms[0], rel=0.05)
+
+
+# Elements that the program changes.
+
+
+@pytest.mark.parametrize("weight", [torch.rand(7, 3), torch.rand(3, 7).t(), torch.rand(()), torch.rand(0, 3)])
+@pytest.mark.parametrize("chunk", [1, 5, 2**24])
+def test_only_changed_elements_reach_the_master_weight(monkeypatch, weight, chunk):
+    monkeypatch.setattr(master_weights, "CHUNK", chunk)
+    master, half = nn.Parameter(weight.clone()), weight.to(BF16)
+    expected = master.detach().clone()
+    master_weights.copy_writes(master, half)
+    assert torch.equal(master, expected)
+    for index, value in (((0,) * half.dim(), 9.0), ((-1,) * half.dim(), float("nan"))):
+        if half.numel():
+            half[index] = expected[index] = value
+    master_weights.copy_writes(master, half)
+    assert torch.equal(master.nan_to_num(-1), expected.nan_to_num(-1))
+
+
+def change(model):
+    with torch.no_grad():
+        model.head.weight[0, 0] = 3.0
+
+
+@pytest.mark.parametrize("event", ["on_train_end", "on_best_loaded"])
+def test_a_change_at_the_end_keeps_the_digits_of_other_elements(tmp_path, event):
+    ends = []
+    for changes in (False, True):
+        callbacks = [] if event == "on_train_end" else [Evaluate(every(2)), KeepBest("score"), Checkpoint(every(2))]
+        options = {"compute_metrics": scripted([0.1, 0.9, 0.3])} if callbacks else {}
+        built = net_trainer(tmp_path / str(changes), HalfWeights(), *callbacks, **options)
+        if changes:
+            built.on(event, change, stage=Stage.RELEASE)
+        built.train()
+        ends.append(weights(built.model))
+    before, after = ends
+    assert after["head.weight"][0, 0] == 3.0
+    before["head.weight"][0, 0] = 3.0
+    assert same_weights(before, after)
+
+
+@pytest.mark.parametrize("others", [[], [EMA(decay=0.5)]], ids=["alone", "with averages in checkpoints"])
+def test_a_change_between_two_steps_stays(tmp_path, others):
+    """The next step starts from it, and so does a run that resumes."""
+
+    def build(folder):
+        built = net_trainer(
+            tmp_path / folder, *others, HalfWeights(), Checkpoint(every(3)), lr_scheduler_type="constant"
+        )
+        built.on("on_step_end", lambda model, state: change(model) if state.global_step == 3 else None, id="changes")
+        return built
+
+    unbroken = build("unbroken")
+    unbroken.train()
+    broken = build("broken")
+    broken.on("on_step_end", stop_at(3))
+    broken.train()
+    kept = load_values(tmp_path / "broken" / "checkpoint-3" / "callbacks.safetensors")["callbacks"]["HalfWeights"]
+    assert kept["head.weight"][0, 0] == 3.0
+    others_kept = [not torch.equal(value, value.to(BF16).float()) for value in kept.values()]
+    assert all(others_kept), "a master weight has only the digits of its weight"
+    resumed = build("broken")
+    resumed.train(resume_from_checkpoint=True)
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
+    assert abs(unbroken.model.head.weight[0, 0].item() - 3.0) < 0.5

@@ -29,6 +29,9 @@ from trainbus.events import ArgumentError
         (math.nan, None, True, False),
         (math.nan, 1.0, False, False),
         (math.inf, 1.0, True, True),
+        (1.0, math.nan, True, True),
+        (1.0, math.nan, False, True),
+        (math.nan, math.nan, False, False),
     ],
 )
 def test_only_a_better_finite_value_improves(value, best, greater, expected):

@@ -103,6 +103,19 @@ def test_an_evaluation_after_the_end_is_appended(tmp_path):
     assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 4]
 
 
+@pytest.mark.parametrize("kind", [JsonLinesSession, CsvSession])
+def test_a_text_that_utf_8_cannot_encode_is_escaped(tmp_path, kind):
+    session = kind(tmp_path / "rows", "r", None)
+    session.write({AXIS: 1, "text": "a\ud800", "\udc80": 1.0}, 1)
+    session.write({AXIS: 2, "text": "b", "new": 1.0}, 2)
+    session.finish(Outcome())
+    if kind is JsonLinesSession:
+        first = json.loads((tmp_path / "rows").read_text(encoding="utf-8").splitlines()[0])
+        assert first == {AXIS: 1, "text": "a\ud800", "\udc80": 1.0}
+    else:
+        assert [row["text"] for row in table(tmp_path / "rows")] == ["a\\ud800", "b"]
+
+
 def test_a_torn_last_line_is_removed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"train/global_step": 1}\n{"train/global_step": 2}\n{"train/glob')

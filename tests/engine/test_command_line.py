@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import trainbus
-from support.checkpoints import GONE, commit, flip, names_in, rewrite, saving
+from support.checkpoints import GONE, commit, flip, names_in, of_the_first_format, rewrite, saving
 from support.data import points, sentences
 from support.models import bert
 from support.outcomes import same_weights, weights
@@ -21,6 +21,7 @@ from support.trainers import regression_trainer
 from trainbus import KeepBest
 from trainbus.engine.checkpoint.format.files import Hidden
 from trainbus.engine.checkpoint.format.hashing import digest_of
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.commands.main import main
 
 
@@ -125,13 +126,43 @@ def test_verifies_every_file_of_a_folder_or_of_one(tmp_path, said):
     assert said("verify", tmp_path / "checkpoint-1") == (0, ["checkpoint-1: good"])
 
 
-def test_verify_says_if_only_presence_was_checked(tmp_path, said):
-    saving(tmp_path, 1).train()
-    for path in (tmp_path / "checkpoint-1").iterdir():
-        if path.name not in ("model.safetensors", "trainer_state.json"):  # which other libraries write too
+def without_manifest(folder: Path) -> None:
+    """Leave only files that other libraries write too."""
+    for path in folder.iterdir():
+        if path.name not in ("model.safetensors", "trainer_state.json"):
             path.unlink()
+
+
+@pytest.mark.parametrize("unhash", [without_manifest, of_the_first_format], ids=["no manifest", "format 1"])
+def test_verify_says_what_it_checks_without_hashes(tmp_path, said, unhash):
+    saving(tmp_path, 1).train()
+    folder = tmp_path / "checkpoint-1"
+    unhash(folder)
+    good = (
+        "checkpoint-1: good (it has no hashes: its trainer state and the headers of its tensor files can be read, but "
+        "changed values are not found)"
+    )
+    assert not SavedCheckpoint.open(folder).is_listed
+    assert said("verify", tmp_path) == (0, [good])
+    whole = (folder / "model.safetensors").read_bytes()
+    flip(folder / "model.safetensors")
+    assert said("verify", tmp_path) == (0, [good])
+    (folder / "model.safetensors").write_bytes(whole[:-1])
     status, [line] = said("verify", tmp_path)
-    assert (status, line) == (0, "checkpoint-1: good (it has no manifest: only the presence of its files was checked)")
+    assert status == 1
+    assert line.startswith("checkpoint-1: model.safetensors is damaged: ")
+    (folder / "model.safetensors").write_bytes(whole)
+    (folder / "trainer_state.json").write_text("{")
+    status, [line] = said("verify", tmp_path)
+    assert status == 1
+    assert line.startswith("checkpoint-1: trainer_state.json cannot be read: ")
+
+
+def test_a_manifest_that_cannot_be_read_lists_nothing(tmp_path):
+    measured(tmp_path)
+    assert SavedCheckpoint.open(tmp_path / "checkpoint-1").is_listed
+    (tmp_path / "checkpoint-1" / "manifest.json").write_text("{")
+    assert not SavedCheckpoint.open(tmp_path / "checkpoint-1").is_listed
 
 
 # Prune.

@@ -22,11 +22,14 @@ from trainbus.engine.api.costs.remedy import remedy_of
 from trainbus.engine.api.costs.verdict import Dearest, blame_of, duration, judge, waiting_of
 from trainbus.engine.checkpoint.storage import Disk
 from trainbus.events import EVENTS, ArgumentError
-from trainbus.events.activity import BACKWARD, EVALUATION, FORWARD, Activity
+from trainbus.events.activity import BACKWARD, EVALUATION, FORWARD, SAVE, Activity
 from trainbus.events.timeline import (
     APPLY,
     CALL,
     CALLBACKS,
+    COLLECT,
+    COLLECTION,
+    COPY,
     DATA,
     DONE,
     ENGINE,
@@ -239,6 +242,7 @@ class Subscribed:
 
     def __init__(self, owner_id: str) -> None:
         self.key = owner_id, "on_step_end"
+        self.label = f"{owner_id}.on_step_end"
 
 
 def opened() -> Timeline:
@@ -370,6 +374,43 @@ def test_a_closed_timeline_keeps_no_marks() -> None:
     timeline.fold()
     assert timeline.marks == []
     assert sum(timeline.sums().parts.values()) == 0
+
+
+def test_the_current_part_does_not_depend_on_the_moments_of_the_folds() -> None:
+    slow, outer = Subscribed("Slow"), Subscribed("Outer")
+    evaluation, save = SCOPES[EVALUATION], SCOPES[SAVE]
+    slow_name, outer_name = "Slow.on_step_end", "Outer.on_step_end"
+    expected: list[tuple[Any, str, str]] = [  # a mark, then what runs after it, and the part that its time counts for
+        (STEP, DATA, DATA),
+        (COPY, COPY, COPY),
+        (DATA, DATA, DATA),
+        (FORWARD, FORWARD, FORWARD),
+        (CALL, FORWARD, FORWARD),
+        (slow, slow_name, CALLBACKS),
+        (DONE, FORWARD, FORWARD),
+        (ENGINE, ENGINE, ENGINE),
+        (CALL, ENGINE, ENGINE),
+        (outer, outer_name, CALLBACKS),
+        (evaluation, EVALUATE, EVALUATE),
+        (CALL, EVALUATE, EVALUATE),
+        (slow, slow_name, EVALUATE),
+        (COLLECTION, COLLECT, EVALUATE),
+        (DONE, slow_name, EVALUATE),
+        (DONE, EVALUATE, EVALUATE),
+        (save, SAVES, EVALUATE),
+        (DONE, EVALUATE, EVALUATE),
+        (DONE, outer_name, CALLBACKS),
+        (DONE, ENGINE, ENGINE),
+        (STEP, DATA, DATA),
+    ]
+    for fold_after in range(len(expected) + 1):
+        timeline = opened()
+        for number, (what, doing, part) in enumerate(expected):
+            timeline.marks += (what, number)
+            if number == fold_after:
+                timeline.fold()
+            assert (timeline.doing(), timeline.part()) == (doing, part), f"{number}, {fold_after}"
+        timeline._watches = False
 
 
 # The verdict.

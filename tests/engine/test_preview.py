@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +234,14 @@ def test_a_list_of_metrics_that_is_too_short_repeats_its_last_value(tmp_path: Pa
     assert any("2 values are given" in warning for warning in preview.warnings)
     with pytest.raises(ArgumentError, match="has no value"):
         trainer.preview(metrics={"score": []})
+
+
+@pytest.mark.parametrize(("losses", "deleted"), [([0.1, 0.9, 0.8], True), ([math.nan, 0.1, 0.2], False)])
+def test_a_deleted_checkpoint_with_nan_is_not_the_best(tmp_path: Path, losses: list[float], deleted: bool) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4, "max_steps": 12}
+    trainer = basic(**options, save_total_limit=2).trainer(tmp_path, EarlyStopping("loss", finite=False))
+    warned = "\n".join(trainer.preview(metrics={"loss": losses}).warnings)
+    assert ("The checkpoint of step 4, with the best metric, is deleted" in warned) is deleted
 
 
 def test_a_misspelled_metric_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.checkpoints import GONE, chosen, commit, flip, names_in, rewrite, saving
+from support.checkpoints import GONE, chosen, commit, flip, names_in, of_the_first_format, rewrite, saving
 from support.data import points
 from support.models import Regression
 from support.outcomes import same_weights, weights
@@ -187,13 +187,6 @@ def test_a_staging_folder_was_never_finished(folder: Path):
 
 
 # Checkpoints without a list of their files.
-
-
-def of_the_first_format(folder: Path) -> None:
-    """What this library wrote before manifests listed the files."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({k: manifest[k] for k in ("step", "run_id", "time", "metrics")} | {"format_version": 1}))
 
 
 @pytest.mark.parametrize("wanted", [True, "path"])

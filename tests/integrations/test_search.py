@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import os
 import sys
 from datetime import timedelta
@@ -606,11 +607,14 @@ class RayTune:
             trainable(values)
             last = self.reports[self.trial][-1]
             trials.append(SimpleNamespace(trial_id=self.trial, last_result=last, config=values))
-        return SimpleNamespace(get_best_trial=lambda metric, mode, scope: self.best(trials, metric, mode, scope))
+        return SimpleNamespace(get_best_trial=lambda **how: self.best(trials, **how))
 
-    def best(self, trials, metric, mode, scope):
+    def best(self, trials, metric, mode, scope, filter_nan_and_inf=True):
         assert scope == "last"
-        return {"min": min, "max": max}[mode](trials, key=lambda trial: trial.last_result[metric])
+        if len(trials) == 1:  # as Ray, which does not look at the objective then
+            return trials[0]
+        judged = [each for each in trials if not filter_nan_and_inf or math.isfinite(each.last_result[metric])]
+        return {"min": min, "max": max}[mode](judged, key=lambda trial: trial.last_result[metric], default=None)
 
 
 @pytest.fixture
@@ -776,3 +780,46 @@ def test_an_error_of_overrides_on_rank_0_reaches_the_other_ranks(tmp_path, gives
         assert type(outcomes[0]) is error
         assert isinstance(outcomes[1], ArgumentError)
         assert text in str(outcomes[1])
+
+
+# An objective that is NaN.
+
+
+def in_turn(*objectives):
+    """Return a function that gives the trials these objectives, one after the other."""
+    left = iter(objectives)
+    return lambda metrics: next(left)
+
+
+def searching(folder, backend, objectives, direction):
+    """Search with trials that have these objectives, and return the best run."""
+    built = searcher(folder, args={"eval_strategy": "no"})
+    spaces = {
+        "optuna": rates,
+        "ray": lambda trial: {"learning_rate": [0.05, 1e-5, 1e-3][: len(objectives)]},
+        "wandb": lambda trial: {},
+    }
+    return built.hyperparameter_search(
+        spaces[backend],
+        compute_objective=in_turn(*objectives),
+        n_trials=len(objectives),
+        direction=direction,
+        backend=backend,
+    )
+
+
+BACKENDS = ["optuna", "ray", "wandb"]
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize("objectives", [(math.nan, 0.5, 0.5), (0.5, math.nan, 0.5), (math.nan, math.nan, 0.5)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_trial_with_the_objective_nan_is_never_the_best(tmp_path, tune, sweeps, backend, objectives, direction):
+    assert searching(tmp_path, backend, objectives, direction).objective == 0.5
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_search_without_an_objective_that_is_a_number_has_no_best_trial(tmp_path, tune, sweeps, backend, trials):
+    with pytest.raises(TrainbusError, match=r"no best trial.* NaN"):
+        searching(tmp_path, backend, [math.nan] * trials, "minimize")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tracker_files as read
@@ -39,19 +42,45 @@ class Case:
     """The options of the callback."""
     slow: bool = False
     """Whether the package needs long to import or to close a run."""
+    leaves_out: tuple[str, ...] = ()
+    """The names in `UNUSUAL` that it does not record."""
+
+
+UNUSUAL = {
+    "text": "a text",
+    "list": ["a", "b"],
+    "array": np.ones((2, 3)),
+    "film": np.ones((2, 3, 4, 5)),
+    "object": object(),
+    "nested": {"text": "a text", "number": 1.0},
+    "large": 10**400,
+    "nan": math.nan,
+    "none": None,
+    "surrogate": "\ud800",
+}
+"""Values that not every tracker records."""
+
+NO_NUMBERS = ("text", "list", "array", "film", "object", "nested/text", "large", "surrogate")
 
 
 CASES = [
-    Case("JsonLines", read.jsonl),
-    Case("Csv", read.table),
-    Case("TensorBoard", read.tensorboard, "tensorboard"),
-    Case("MLflow", read.mlflow, "mlflow"),
+    Case("JsonLines", read.jsonl, leaves_out=("array", "film", "object")),
+    Case("Csv", read.table, leaves_out=("array", "film", "object")),
+    Case("TensorBoard", read.tensorboard, "tensorboard", leaves_out=("list", "film", "object", "large", "surrogate")),
+    Case("MLflow", read.mlflow, "mlflow", leaves_out=NO_NUMBERS),
     Case("Trackio", read.trackio, "trackio", {"project": "demo"}),
     Case("Wandb", read.wandb, "wandb", {"project": "demo", "mode": "offline"}),
-    Case("Comet", read.comet, "comet_ml", {"project": "demo", "online": False}, slow=True),
-    Case("Neptune", read.neptune, "neptune", {"project": "team/demo", "mode": "offline"}, slow=True),
-    Case("ClearML", read.clearml, "clearml", {"project": "demo", "offline": True}, slow=True),
-    Case("SwanLab", read.swanlab, "swanlab", {"project": "demo", "mode": "offline"}, slow=True),
+    Case("Comet", read.comet, "comet_ml", {"project": "demo", "online": False}, slow=True, leaves_out=NO_NUMBERS),
+    Case(
+        "Neptune",
+        read.neptune,
+        "neptune",
+        {"project": "team/demo", "mode": "offline"},
+        slow=True,
+        leaves_out=(*NO_NUMBERS, "nan"),
+    ),
+    Case("ClearML", read.clearml, "clearml", {"project": "demo", "offline": True}, slow=True, leaves_out=NO_NUMBERS),
+    Case("SwanLab", read.swanlab, "swanlab", {"project": "demo", "mode": "offline"}, slow=True, leaves_out=NO_NUMBERS),
 ]
 
 
@@ -276,3 +305,38 @@ def test_a_run_that_does_not_open_leaves_the_weights_as_they_are(case: Case, roo
     trainer.train()
     plain.train()
     assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), plain.model.parameters(), strict=True))
+
+
+def test_a_value_that_is_not_recorded_gives_one_warning_with_its_name(
+    case: Case, room: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other values of the row are recorded."""
+    trainer = build(case, room / "unusual")
+    trainer.on("on_step_end", lambda run: run.log(dict(UNUSUAL)))
+    connect, written = trainer.callbacks[case.name].connect, []
+
+    def watched(run: Any, opening: Any) -> Callable[[], Any]:
+        def open_session() -> Any:
+            session = connect(run, opening)()
+            write = session.write
+
+            def noted(row: dict[str, Any], step: int) -> None:
+                write(row, step)
+                written.append(step)
+
+            session.write = noted
+            return session
+
+        return open_session
+
+    trainer.callbacks[case.name].connect = watched
+    with caplog.at_level(logging.WARNING, "trainbus"):
+        trainer.train()
+        trainer.end()
+    said = [record.getMessage() for record in caplog.records if "does not record" in record.getMessage()]
+    named = [re.search(r"does not record 'train/(.*?)', a value of the type", text) for text in said]
+    assert sorted(found[1] for found in named if found) == sorted(case.leaves_out)
+    assert len(named) == len(case.leaves_out)
+    assert all(text.startswith(f"{trainer.callbacks[case.name].service} does") for text in said)
+    assert "did not receive" not in caplog.text
+    assert set(written) == set(range(1, 9))

@@ -653,6 +653,18 @@ def test_limits_are_guarded_with_one_warning_that_names_the_key(caplog):
     assert caplog.text == ""
 
 
+def test_values_that_are_left_out_are_passed_on():
+    from trainbus.integrations.wandb.limits import Guard, Limits
+
+    left_out = []
+    guard = Guard(Limits(value_bytes=10), leave_out=lambda *noted: left_out.append(noted))
+    row = {"meta": torch.zeros(2, device="meta"), "long": list(range(9)), "kept": 1}
+    for _ in range(2):
+        assert guard.apply(row) == {"kept": 1}
+    assert [name for name, _, _ in left_out] == ["meta", "long"] * 2
+    assert left_out[1][2] == "it has 27 bytes, and 10 are allowed"
+
+
 def test_other_axes_are_columns_on_request(tmp_path):
     trainer = build(tmp_path, offline(tmp_path, axis={"eval/*": "epoch", "train/loss": "samples"}))
     trainer.train()
@@ -744,7 +756,7 @@ def test_a_run_whose_folder_was_removed_is_reported(tmp_path, caplog):
     assert "has no run file any more, so its rows cannot be uploaded." in caplog.text
 
 
-def test_values_of_every_kind_are_recorded(tmp_path):
+def test_values_of_every_kind_are_recorded(tmp_path, caplog):
     trainer = build(tmp_path, offline(tmp_path))
     mine = {
         **{"nan": float("nan"), "inf": float("inf"), "bool": True, "none": None, "text": "x", 5: 6, "": 7},
@@ -754,7 +766,7 @@ def test_values_of_every_kind_are_recorded(tmp_path):
         **{"list": [1, torch.tensor(2)], "nested": {1: {"deep": np.bool_(True)}}, "k" * 3000: 1, "object": object()},
     }
     refused = {"odd": type("Odd", (), {"__module__": "wandb"})(), "kept": 1}
-    values = {2: mine, 4: refused}
+    values = {2: mine, 3: mine, 4: refused, 5: refused}
     trainer.on("on_step_end", lambda run, state: run.log(values.get(state.global_step, {})))
     trainer.train()
     trainer.end()
@@ -769,6 +781,11 @@ def test_values_of_every_kind_are_recorded(tmp_path):
     assert "2026-01-02" in row["train/when"]
     assert (row["train/column"], row["train/sparse"]) == ([1, 2], [[1, 0], [0, 1]])
     assert {"train/image", "train/imaginary", "train/loss"} <= row.keys()
+    said = [record.getMessage() for record in caplog.records if "does not record" in record.getMessage()]
+    assert [text.partition(", a value")[0] for text in said] == [
+        "wandb does not record 'train/meta'",
+        "wandb does not record 'train/odd'",
+    ]
 
 
 def kill_and_resume(folder, kills, steps, seed):

@@ -151,9 +151,10 @@ def _rotation(seen: Seen) -> Iterator[str]:
     if not deleted:
         return
     if seen.best:
-        order = sorted(seen.best, key=lambda step: seen.best[step], reverse=seen.greater)
-        if order[0] in deleted:
-            yield f"The checkpoint of step {order[0]}, with the best metric, is deleted. Add KeepBest, or Keep(best=1)."
+        measured = [step for step, value in seen.best.items() if value == value]
+        best = sorted(measured, key=lambda step: seen.best[step], reverse=seen.greater)[:1]
+        if best and best[0] in deleted:
+            yield f"The checkpoint of step {best[0]}, with the best metric, is deleted. Add KeepBest, or Keep(best=1)."
         return
     keeps = any(getattr(getattr(callback, "keep", None), "best", 0) for callback in seen.callbacks.values())
     evaluates = any(row["what"] == "evaluate" for row in seen.rows)

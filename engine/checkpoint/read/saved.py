@@ -113,11 +113,15 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def is_listed(self) -> bool:
-        """Whether the checkpoint has a manifest.
+        """Whether a manifest lists the files of the checkpoint with their hashes. False if it cannot be read.
 
-        Without a manifest, the method `problems` cannot compare the files with sizes and hashes.
+        Checkpoints of other libraries and of format 1 have no hashes. Their trainer state, the headers of their
+        safetensors files and the checksums in their torch files are checked. Other damage is not found.
         """
-        return (self.path / files.MANIFEST).exists()
+        try:
+            return self.digests is not None
+        except CheckpointError:
+            return False
 
     def _entry(self, name: str, default: T) -> T:
         try:

@@ -22,6 +22,8 @@ class BackgroundWriter:
         self._process = os.getpid()
         self.seconds = 0.0
         """The seconds that the last finished task took; 0 before the first task finishes."""
+        self._slowest = 0.0
+        self._began: float | None = None
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
         """Return the ranks that a task, such as writing a checkpoint, uses for its collectives.
@@ -53,11 +55,18 @@ class BackgroundWriter:
         return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:
-        began = time.perf_counter()
+        began = self._began = time.perf_counter()
         try:
             work()
         finally:
             self.seconds = time.perf_counter() - began
+            self._slowest, self._began = max(self._slowest, self.seconds), None
+
+    @property
+    def slowest(self) -> float:
+        """The seconds that the slowest task took. The time of the running task so far counts too."""
+        began = self._began
+        return self._slowest if began is None else max(self._slowest, time.perf_counter() - began)
 
     @property
     def busy(self) -> bool:

@@ -1,0 +1,96 @@
+"""The states that checkpoints keep although their callbacks are not attached, and access to the state of a callback."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...events.callback import Callback
+from ...events.errors import noting
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class CarriedStates:
+    """The states of two kinds of callbacks that are not attached.
+
+    A session before the last resume attached the callback, or the run unsubscribed the callback after a failure.
+    """
+
+    states: dict[str, Any] = field(default_factory=dict)
+    """The states by callback id."""
+    owners: dict[str, Any] = field(default_factory=dict)
+    """Class, settings and state version of the callbacks, by callback id."""
+    _last: dict[str, Any] = field(default_factory=dict)
+    """Copies of the last saved or restored states, for callbacks that the run may unsubscribe."""
+
+    def carry(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
+        """Carry other states than before, of a checkpoint. `owners` may have entries without a state."""
+        self.states = dict(states)
+        self.owners = {owner_id: owners[owner_id] for owner_id in states if owner_id in owners}
+
+    def note(self, owner_id: str, state: Any) -> None:
+        """Store the last saved or restored state of an attached callback that the run may unsubscribe later."""
+        self._last[owner_id] = _copied(state)
+
+    def keep(self, owner_id: str, callback: Any, owner: Callable[[], dict[str, Any]]) -> None:
+        """Carry the state of a callback that the run unsubscribes now. If the state cannot be read, use the last one.
+
+        Args:
+            owner_id: the id of the callback.
+            callback: the callback.
+            owner: a function that returns class, settings and state version of the callback.
+        """
+        try:
+            state = _copied(state_of(callback))
+        except Exception as error:
+            state = self._last.get(owner_id)
+            kept = "have no state of it" if state is None else "keep its last saved state"
+            logger.warning(
+                "The state of %s cannot be read: %s: %s. Later checkpoints %s.",
+                *(owner_id, type(error).__name__, error, kept),
+            )
+        if state:
+            self.states[owner_id] = state
+            # From now on, the model files have the trained weights.
+            self.owners[owner_id] = {**owner(), "replaces_weights": False}
+
+
+def exports(callback: Any) -> bool:
+    """Return whether a callback has the interface of transformers' ExportableState, and no `state_dict` of its own."""
+    cls = type(callback)
+    exportable = hasattr(cls, "from_state") and callable(getattr(cls, "state", None))
+    return exportable and getattr(cls, "state_dict", Callback.state_dict) is Callback.state_dict
+
+
+def state_of(callback: Any) -> Any:
+    """Return the state of a callback; None or an empty dict if it has none."""
+    with noting(f"{type(callback).__name__}.state_dict failed."):
+        if exports(callback):
+            return callback.state()
+        return callback.state_dict() if hasattr(callback, "state_dict") else None
+
+
+def load_state(callback: Any, state: Any) -> None:
+    """Load a state of a checkpoint into a callback."""
+    with noting(f"{type(callback).__name__}.load_state_dict failed, with the state of the checkpoint."):
+        if not exports(callback):
+            if hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(state)
+        elif isinstance(state, dict):
+            if state.get("args"):
+                callback.__init__(**state["args"])  # initialise the same object again
+            for name, value in state.get("attributes", {}).items():
+                setattr(callback, name, value)
+
+
+def _copied(state: Any) -> Any:
+    """Return a deep copy of a state, because the callback or the training may change its values later."""
+    try:
+        return copy.deepcopy(state)
+    except Exception:  # a checkpoint may hold more kinds of values than `deepcopy` copies
+        return state
