@@ -45,7 +45,7 @@ class DefaultFlowCallback(Callback):
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Store whether the arguments request evaluations and checkpoints. The method `has` reads this."""
+        """Store whether the arguments request evaluations and checkpoints, for the method `has` of this callback."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 

@@ -162,7 +162,10 @@ class LossMethods(MomentMethods):
 
     @property
     def can_return_loss(self) -> bool:
-        """Whether the model returns a loss without labels. A program may set this attribute."""
+        """Whether the model returns a loss for a batch without labels. A program may set this attribute.
+
+        Default: whether `forward` has a parameter `return_loss` with the default True.
+        """
         return self.objective.returns_loss
 
     @can_return_loss.setter

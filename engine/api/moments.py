@@ -120,10 +120,9 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Do the work of the default version of the method `name`, and return the result.
+        """Call the function `work` that the engine passed to `_at` for the method `name`, and return the result.
 
-        The work is the function that the engine passed to `_at`, which now calls an override of the method. If `_at` is
-        not calling the method `name`, do nothing and return None.
+        If `_at` is not calling an override of the method `name` now, do nothing and return None.
         """
         return self._works.get(name, _nothing)()
 
@@ -164,7 +163,7 @@ class MomentMethods(TrainerBase):
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
-        """Move nested tensors to the run's device, and return them."""
+        """Return `data` with its tensors on the run's device, also tensors in dicts, lists and tuples."""
         return to_device(data, self.args.device)
 
     # The step.

@@ -32,7 +32,7 @@ class Publisher(Protocol):
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name.
 
-        If `token` or `private` is None, the publisher uses its own setting.
+        If `token` or `private` is None, the value comes from the settings of the publisher.
         """
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:

@@ -106,7 +106,7 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
     """Concatenate the results of several batches along their first dimension.
 
     Args:
-        parts: nested tensors or arrays of one structure, each of shape (rows, width, ...). Scalars count as one row.
+        parts: tensors or arrays, or nested dicts, lists and tuples of them, all of one structure. Each of shape (rows, width, ...). Scalars count as one row.
         padding: the value that fills parts with a smaller width.
 
     Raises:

@@ -53,7 +53,7 @@ class WandbSession(TrackerSession):
         Args:
             live: the open run, as returned by `wandb.init`.
             owned: whether this session finishes the run. False for a run that the user's program opened.
-            request: the values with which the run was opened.
+            request: the request that `open_run` received.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id

@@ -118,10 +118,10 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Divide the parameters of an optimizer into the same two groups as in the saved run.
+    """Divide the parameters of an optimizer into groups of the saved sizes.
 
-    With weight decay, trainbus puts the parameters without decay, such as biases, into the second group. Without weight
-    decay, the first group has all parameters. `sizes` shows which of the two cases the saved run had.
+    If a run has weight decay, its second group has the parameters without decay, such as biases. If a run has no weight
+    decay, its first group has all parameters. `sizes` shows whether the saved run had weight decay.
 
     Args:
         optimizer: the optimizer of the run.
@@ -130,7 +130,7 @@ def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Pat
         path: the file of the saved state, for the error.
 
     Raises:
-        CheckpointError: if no grouping has these sizes.
+        CheckpointError: if the groups do not have these sizes, with or without weight decay.
     """
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:

@@ -73,7 +73,8 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
     If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
-    and weights. With `full`, the headers or checksums in its tensor files must also be valid.
+    and weights. With `full`, each `.safetensors` file must also have a valid header, and each zip file of torch valid
+    checksums.
 
     Args:
         folder: the checkpoint.
