@@ -214,7 +214,6 @@ def _priced(unit: str, after: float, times: int, overhead: float | None) -> Ever
 
 def _whole(interval: float, what: str) -> int:
     if interval != int(interval) or interval < 1:
-        raise ArgumentError(
-            f"every({interval!r}) is not a whole number of {what}. Pass 1 or more, or a fraction of the run below 1."
-        )
+        share = " For a share of the run, pass a number below 1 without a unit." if interval < 1 else ""
+        raise ArgumentError(f"every({interval!r}) is not a whole number of {what}. Pass 1 or more.{share}")
     return int(interval)

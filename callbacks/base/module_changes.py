@@ -23,8 +23,8 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
         value: the new value.
     """
     changes = _changes_of(module)
-    changes.set(name, value)
-    return lambda: changes.unset(name, value)
+    change = changes.set(name, value)
+    return lambda: changes.unset(name, change)
 
 
 def has_own(module: nn.Module, name: str) -> bool:
@@ -108,7 +108,7 @@ class _Changes:
         self.module = module
         self.state: Callable[[], dict[str, Any]] = module.__getstate__
         self.former: dict[str, Any] = {}
-        self.values: dict[str, list[Any]] = {}
+        self.values: dict[str, list[list[Any]]] = {}
         self.hooks: list[int] = []
 
     def __call__(self) -> dict[str, Any]:
@@ -126,25 +126,27 @@ class _Changes:
             state[name] = hooks
         return state
 
-    def set(self, name: str, value: Any) -> None:
-        """Set an attribute of the module."""
+    def set(self, name: str, value: Any) -> list[Any]:
+        """Set an attribute of the module. Return an object that names this change: a new list with the value."""
         if not self.values.get(name):
             self.former[name] = vars(self.module).get(name, _ABSENT)
-        self.values.setdefault(name, []).append(value)
+        change = [value]
+        self.values.setdefault(name, []).append(change)
         vars(self.module)[name] = value
+        return change
 
-    def unset(self, name: str, value: Any) -> None:
-        """Undo each call `set(name, value)` with this value.
+    def unset(self, name: str, change: list[Any]) -> None:
+        """Undo the call of `set` that returned `change`. Do nothing if this call is undone.
 
         The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets its
         value before the first `set`.
         """
-        values = self.values.get(name, [])
-        if not any(each is value for each in values):
+        changes = self.values.get(name, [])
+        if not any(each is change for each in changes):
             return
-        values[:] = [each for each in values if each is not value]
-        if values:
-            vars(self.module)[name] = values[-1]
+        changes[:] = [each for each in changes if each is not change]
+        if changes:
+            vars(self.module)[name] = changes[-1][0]
             return
         _put(self.module, name, self.former.pop(name))
         self.end()

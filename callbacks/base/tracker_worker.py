@@ -48,7 +48,7 @@ class TrackerWorker:
         self.reason = ""
         """The reason of the first failure; empty if there was none."""
         self._opens, self._limit = opens, limit
-        self._calls: queue.Queue[tuple[Call, bool] | None] = queue.Queue(limit)
+        self._calls: queue.SimpleQueue[tuple[Call, bool] | None] = queue.SimpleQueue()
         self._unsent: deque[Call] = deque()
         self._done = 0
         self._tried, self._closing = threading.Event(), threading.Event()
@@ -68,9 +68,9 @@ class TrackerWorker:
             call: the function to call.
             again: whether to repeat the call after a failure. Pass True for rows, because rows must not be lost.
         """
-        try:
-            self._calls.put_nowait((call, again))
-        except queue.Full:
+        if self._calls.qsize() < self._limit:
+            self._calls.put((call, again))
+        else:
             self._miss("the queue is full, because the service is too slow")
 
     def drain(self, timeout: float, longest: float = float("inf")) -> bool:
@@ -104,15 +104,11 @@ class TrackerWorker:
         Return True if the thread ended. If the calls take longer than `timeout` seconds, return False. In this case the
         thread continues the calls in the background.
         """
-        deadline = time.monotonic() + timeout
         self._last = last
         self._closing.set()
         self._hurry.set()
-        try:
-            self._calls.put(None, timeout=timeout)
-        except queue.Full:
-            return False
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._calls.put(None)  # also if `limit` calls wait, so that the thread ends later
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     @property

@@ -15,6 +15,7 @@ from ...engine.api.report.page import render
 from ...engine.commands.report import write_page
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.errors import RankFailure
 from ...events.recording.recorder import handler_plan
 from ...events.stages import Stage
 
@@ -26,7 +27,7 @@ class Report(Callback):
     The page shows the curves of the logged values, and the evaluations, checkpoints, flags, times, arguments and
     callbacks. The page is one file that loads nothing from the network. `trainbus report FOLDER` writes the same page
     for a run in progress, for a killed run, and for several runs side by side. The callback adds no time to the steps.
-    Rank 0 writes the page. After an error, every rank that raises an error writes the page, to the same path.
+    Rank 0 writes the page. After an error, the failing rank also writes the page, to the same file.
     """
 
     stage = Stage.PREPARE  # handlers of `on_close` run in reverse order, and all other files are closed before this
@@ -38,7 +39,8 @@ class Report(Callback):
     """The title of the page. Default: the name of the run."""
 
     def on_close(self, run: Run) -> None:
-        if run.mode != "train" or not (run.state.is_world_process_zero or run.exception is not None):
+        fails = run.exception is not None and not isinstance(run.exception, RankFailure)
+        if run.mode != "train" or not (run.state.is_world_process_zero or fails):
             return
         folder = run.args.output_path
         folder.mkdir(parents=True, exist_ok=True)

@@ -310,7 +310,16 @@ def _updates_each_weight_alone(optimizer: Any) -> bool:
     A subclass of such a class counts too if both classes have the same function `step`.
     """
     kind = type(optimizer)
-    return any(issubclass(kind, known) and kind.step is known.step for known in PER_WEIGHT)
+    return any(issubclass(kind, known) and _step_of(kind) is _step_of(known) for known in PER_WEIGHT)
+
+
+def _step_of(kind: type[Optimizer]) -> Any:
+    """Return the `step` of an optimizer class, without the wrapper that torch adds to the class of the first instance.
+
+    A class and its subclass that inherits `step` then have the same `step`.
+    """
+    step: Any = kind.step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def _options_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -52,7 +52,8 @@ class Absent:
 
     __setattr__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __bool__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __int__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __enter__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __contains__ = __enter__ = _refuse
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<no {object.__getattribute__(self, '_name')} in a replay>"

@@ -238,4 +238,7 @@ def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list
         number: the number of the batch among the batches of this rank, from 0.
     """
     start = number * batches.stride + batches.rank * batches.batch_size
-    return [order[row % len(order)] for row in range(start, start + batches.batch_size)]
+    end = start + batches.batch_size
+    if batches.world_size == 1 or not batches.even:
+        end = min(end, len(order))  # otherwise samples from the start of the epoch fill up the batch
+    return [order[row % len(order)] for row in range(start, end)]

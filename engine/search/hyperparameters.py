@@ -291,7 +291,8 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
         ranks: the process group. The ranks communicate only if a callback of the trainer sets arguments.
 
     Raises:
-        ArgumentError: if a callback raises this error on rank 0. The ranks that read the values raise it too.
+        ArgumentError: on the other ranks, if a callback raises an error on rank 0. Rank 0 raises the error itself.
+        TypeError: on rank 0 of several ranks, if JSON cannot hold a value.
     """
     setting = [
         callback
@@ -306,8 +307,12 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
         try:
             for callback in setting:
                 found |= callback.argument_overrides(args)
-        except ArgumentError as error:
-            refusal = str(error)
+            if ranks.store is not None:
+                json.dumps(found)  # the other ranks read this text
+        except Exception as error:
+            refusal = str(error) if isinstance(error, ArgumentError) else f"{type(error).__name__}: {error}"
+            _of_rank_0(ranks, ({}, refusal))  # otherwise the other ranks would wait
+            raise
     found, refusal = _of_rank_0(ranks, (found, refusal))
     if refusal:
         raise ArgumentError(refusal)

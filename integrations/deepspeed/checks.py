@@ -13,7 +13,7 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch import nn
 from torch.optim import Optimizer
 
-from ...callbacks.model.ema import EMA
+from ...callbacks.model.averaged_weights import AveragedWeights
 from ...callbacks.optimizer.schedule_free import has_two_modes
 from ...callbacks.parallel.wrapping import trainable
 from ...engine.optim.registry import is_shape_dependent
@@ -134,8 +134,10 @@ def _run_problems(config: dict[str, Any], run: Run) -> Iterator[str]:
             f"DeepSpeed's configuration enables {precision} without ZeRO. The float32 copies of the weights cannot be "
             'saved then: use {"zero_optimization": {"stage": 1}}.'
         )
-    if stage == 3 and any(isinstance(callback, EMA) for callback in run.bus.subscribers.values()):
-        yield "EMA averages full weights, and stage 3 shards them: use stage 1 or 2, or leave EMA out."
+    averaging = [type(each).__name__ for each in run.bus.subscribers.values() if isinstance(each, AveragedWeights)]
+    if stage == 3 and averaging:
+        name = averaging[0]
+        yield f"{name} averages full weights, and stage 3 shards them: use stage 1 or 2, or leave {name} out."
     if run.args.gradient_accumulation_schedule:
         yield (
             "`gradient_accumulation_schedule` changes the batches per step, but DeepSpeed uses "

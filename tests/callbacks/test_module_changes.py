@@ -147,6 +147,17 @@ def test_changes_are_undone_in_any_order(order: tuple[int, ...]) -> None:
     assert not model._forward_hooks
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_changes_to_one_value_are_undone_one_by_one(first: int) -> None:
+    model = nn.Linear(1, 1)
+    undo = [replace_attribute(model, "mark", 7), replace_attribute(model, "mark", 7)]
+    undo[first]()
+    undo[first]()
+    assert model.mark == 7
+    undo[1 - first]()
+    assert "mark" not in vars(model)
+
+
 def test_a_shallow_copy_has_the_forward_of_its_class() -> None:
     model = nn.Linear(2, 2)
     undo = replace_attribute(model, "forward", lambda x: x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from trainbus import (
     at,
     every,
 )
+from trainbus.callbacks.optimizer import optimizer_in_backward
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError
 from trainbus.events.errors import HandlerError, ModelError, NonFiniteError
@@ -291,6 +293,18 @@ def test_an_unknown_optimizer_is_refused(tmp_path: Path) -> None:
     built = net_trainer(tmp_path, OptimizerInBackward(), model=model, optimizers=(optimizer, None), **UNCLIPPED)
     with pytest.raises(ArgumentError, match="does not know whether Mixing updates each weight by itself"):
         built.train()
+
+
+@pytest.mark.parametrize("first", ["class", "subclass"])
+def test_a_subclass_with_the_same_step_is_supported(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch wraps `step` of the class of each first instance."""
+    known = type("Known", (torch.optim.AdamW,), {"step": inspect.unwrap(torch.optim.AdamW.step)})
+    derived = type("Derived", (known,), {})
+    monkeypatch.setattr(optimizer_in_backward, "PER_WEIGHT", (known,))
+    weights = [nn.Parameter(torch.zeros(1))]
+    optimizers = [kind(weights) for kind in ((known, derived) if first == "class" else (derived, known))]
+    assert all(map(optimizer_in_backward._updates_each_weight_alone, optimizers))
+    assert not optimizer_in_backward._updates_each_weight_alone(type("Other", (Mixing, known), {})(weights))
 
 
 def test_a_skipped_update_and_a_late_learning_rate_are_errors(tmp_path: Path) -> None:

@@ -396,11 +396,20 @@ def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) 
         replay(plain, Reads())
 
     class Computes(Callback):
-        def on_step_end(self, run: Any) -> None:
-            assert run.saves > 3
+        def __init__(self, compute: Any) -> None:
+            self.compute = compute
 
-    with pytest.raises(ReplayError, match="A replay has no 'saves'"):
-        replay(plain, Computes())
+        def on_step_end(self, run: Any) -> None:
+            self.compute(run.saves)
+
+    for compute in (
+        lambda saves: saves > 3,
+        lambda saves: saves == 3,
+        lambda saves: saves != 3,
+        lambda saves: 3 in saves,
+    ):
+        with pytest.raises(ReplayError, match="A replay has no 'saves'"):
+            replay(plain, Computes(compute))
 
 
 def test_the_command_replays_a_callback_of_a_module(

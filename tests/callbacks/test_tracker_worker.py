@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -187,3 +188,20 @@ def test_calls_gather_while_the_thread_rests(monkeypatch):
     worker.submit(lambda: made.append(2))
     assert worker.close(60, lambda: made.append(3))
     assert made == [1, 2, 3]
+
+
+def test_a_full_queue_does_not_keep_the_thread_from_its_last_call():
+    gate, made = threading.Event(), []
+    worker = TrackerWorker("acme", lambda: None, limit=2)
+    worker.submit(gate.wait)
+    assert worker.wait_until_tried(60)
+    while worker.waiting:
+        time.sleep(0.001)
+    for index in range(3):
+        worker.submit(lambda index=index: made.append(index))
+    assert worker.missed == 1
+    assert not worker.close(0.05, lambda: made.append("last"))
+    gate.set()
+    worker._thread.join(60)
+    assert not worker._thread.is_alive()
+    assert made == [0, 1, "last"]

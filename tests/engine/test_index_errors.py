@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from support.data import Stream
 from support.trainers import regression_trainer
 from trainbus import Callback
+from trainbus.engine.loss.index_errors import dataset_indices
 from trainbus.events import DataError
 
 
@@ -76,6 +78,26 @@ def test_the_error_names_the_dataset_index_after_a_resume(tmp_path):
     run = regression_trainer(tmp_path, Words(), train_dataset=rows({13: 5}), args=args)
     with pytest.raises(DataError, match=r"The labels 5 .* a batch of step [3-8]: .* samples 13 of the training"):
         run.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("rank", "world_size", "even"), [(0, 1, True), (0, 2, True), (1, 2, True), (1, 2, False)])
+def test_the_indices_of_each_batch_are_those_of_the_loader(rank, world_size, even, drop_last, tmp_path):
+    args = {"per_device_train_batch_size": 8, "max_steps": 1, "dataloader_drop_last": drop_last}
+    seen = []
+
+    def look(run, train_dataloader):
+        batches = train_dataloader.batch_sampler
+        with mock.patch.multiple(batches, rank=rank, world_size=world_size, even=even):
+            made = [*batches.from_start()]
+            seen.append((made, dataset_indices(run, range(len(made)))))
+
+    trainer = regression_trainer(tmp_path, Words(), train_dataset=rows({}), args=args)
+    trainer.on("on_train_begin", look, id="look")
+    trainer.train()
+    [(made, found)] = seen
+    assert found == made
+    assert made[0] != [*range(8)]
 
 
 def test_ignored_labels_are_in_range(tmp_path):

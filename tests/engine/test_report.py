@@ -11,6 +11,7 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,8 +23,9 @@ from trainbus.engine.api.report.curves import Curve, kept
 from trainbus.engine.api.report.page import render
 from trainbus.engine.api.report.plots import labels, plot, short, ticks
 from trainbus.engine.api.report.schema import report_data
+from trainbus.engine.api.report.sections import _counted
 from trainbus.engine.commands.main import main
-from trainbus.events.errors import ArgumentError, MissingExtra
+from trainbus.events.errors import ArgumentError, MissingExtra, RankFailure
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 EVIL = "<script>alert('x')</script>&\"</style>"
@@ -160,6 +162,26 @@ def test_a_crashed_run_has_its_page_and_its_error(runs: Path) -> None:
     assert "boom" in run.reason
     assert any("boom" in each for each in page.texts)
     assert run.curves["loss"].steps == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "writes"),
+    [
+        (0, None, True),
+        (0, RankFailure("rank 1 failed"), True),
+        (1, None, False),
+        (1, ValueError("bad"), True),
+        (1, RankFailure("rank 2 failed"), False),
+    ],
+)
+def test_the_rank_that_fails_first_and_rank_0_write_the_page(
+    rank: int, error: Exception | None, writes: bool, tmp_path: Path
+) -> None:
+    run = net_trainer(tmp_path).run
+    run.state.is_world_process_zero = rank == 0
+    with mock.patch.object(type(run), "mode", "train"), mock.patch.object(type(run), "exception", error, create=True):
+        Report().on_close(run)
+    assert (tmp_path / "report.html").exists() == writes
 
 
 def test_a_killed_run_with_a_torn_recording_is_shown_up_to_its_last_line(runs: Path, tmp_path: Path) -> None:
@@ -344,6 +366,19 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert main(["report", str(tmp_path / "missing")]) == 2
     assert "There is no folder" in capsys.readouterr().err
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize(
+    ("shown", "there", "caption"),
+    [
+        (1, 1, "1 evaluation"),
+        (40, 40, "40 evaluations"),
+        (40, 60, "The last 40 of 60 evaluations"),
+        (41, 60, "The last 40 of 60 evaluations, and 1 earlier"),
+    ],
+)
+def test_the_caption_of_a_table_counts_its_rows(shown: int, there: int, caption: str) -> None:
+    assert _counted(shown, there, "evaluations") == caption
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 10_000])

@@ -257,7 +257,10 @@ def test_units_of_time_have_aliases(units, seconds):
         (lambda: every(True), "above 0"),
         (lambda: every(None), "above 0"),
         (lambda: every(2.5), "not a whole number of steps"),
-        (lambda: every(0.5, "epoch"), "not a whole number of epochs"),
+        (
+            lambda: every(0.5, "epoch"),
+            "not a whole number of epochs. Pass 1 or more. For a share of the run, pass a number",
+        ),
         (lambda: every("min"), "not a number with a unit"),
         (lambda: every(""), "not a number with a unit"),
         (lambda: every("ten minutes"), "not a number with a unit"),

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from support.outcomes import same_weights, weights
-from trainbus import EMA, Freeze, HfArgumentParser, NaNGuard, Trainer, TrainingArguments
+from trainbus import EMA, SWA, Freeze, HfArgumentParser, NaNGuard, Trainer, TrainingArguments
 from trainbus.events import ArgumentError, NonFiniteError
 
 pytest.importorskip("deepspeed")
@@ -68,6 +68,7 @@ def own(kind, **params):
         (stage(2), {"optim": "adafactor"}, "Adafactor depends on the shape or norm of each weight: with stage 2"),
         (stage(2), {"optim": "adagrad"}, "Adagrad is rebuilt by DeepSpeed"),
         (stage(3), {"callbacks": [EMA()]}, "EMA averages full weights, and stage 3 shards them"),
+        (stage(3), {"callbacks": [SWA()]}, "SWA averages full weights, and stage 3 shards them"),
         (stage(0), {"model": Scaled()}, "without a dimension, such as scale: use the shape [1]"),
         (stage(1, elasticity={"enabled": True}), {}, "DeepSpeedConfigError: Elastic training has been removed"),
         (

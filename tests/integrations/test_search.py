@@ -6,12 +6,15 @@ import enum
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest import mock
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
 import trainbus
 from support.data import points, sentences
@@ -21,7 +24,14 @@ from support.processes import run_on_two
 from support.trainers import both, regression_trainer
 from trainbus import Callback, Checkpoint, EarlyStopping, Evaluate, Log, Trainer, TrainingArguments, every
 from trainbus import integrations as module
-from trainbus.engine.search.hyperparameters import BestRun, default_compute_objective, takes_trial, with_values
+from trainbus.engine.search import hyperparameters
+from trainbus.engine.search.hyperparameters import (
+    BestRun,
+    argument_overrides,
+    default_compute_objective,
+    takes_trial,
+    with_values,
+)
 from trainbus.events import ArgumentError, MissingExtra, TrainbusError, record
 
 optuna = pytest.importorskip("optuna")
@@ -728,3 +738,41 @@ def test_search_joins_an_existing_sweep_and_reports_failures(tmp_path, sweeps):
     with pytest.raises(TrainbusError, match="no best trial, because no trial completed") as caught:
         built.hyperparameter_search(backend="wandb", n_trials=1)
     assert "did you mean 'learning_rate'" in str(caught.value.__cause__)
+
+
+# Arguments that callbacks set.
+
+
+@pytest.mark.parametrize(
+    ("gives", "error", "text"),
+    [
+        ({"max_steps": 3}, None, ""),
+        (ArgumentError("max_steps is taken"), ArgumentError, "max_steps is taken"),
+        (KeyError("missing"), KeyError, "KeyError: 'missing'"),
+        ({"max_steps": object()}, TypeError, "TypeError: Object of type object is not JSON serializable"),
+    ],
+)
+def test_an_error_of_overrides_on_rank_0_reaches_the_other_ranks(tmp_path, gives, error, text):
+    class Sets(Callback):
+        def argument_overrides(self, args):
+            if isinstance(gives, Exception):
+                raise gives
+            return gives
+
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
+    store = torch.distributed.HashStore()
+    store.set_timeout(timedelta(seconds=20))
+    outcomes = []
+    for rank in (0, 1):
+        asked = mock.patch.object(hyperparameters, "_ASKED", iter(["test"]))
+        try:
+            with asked:
+                outcomes.append(argument_overrides(args, [Sets()], SimpleNamespace(rank=rank, store=store)))
+        except Exception as raised:
+            outcomes.append(raised)
+    if error is None:
+        assert outcomes == [gives, gives]
+    else:
+        assert type(outcomes[0]) is error
+        assert isinstance(outcomes[1], ArgumentError)
+        assert text in str(outcomes[1])

@@ -350,3 +350,16 @@ def test_cases_of_pytest_have_readable_ids_and_expected_failures(pytester: pytes
         ["*::test_printer?Prints-constructs? PASSED*", "*::test_printer?Prints-prints_nothing? XFAIL*"]
     )
     done.stdout.fnmatch_lines(["*prints_nothing cannot judge Broken: the check 'constructs' fails*"])
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda folder: folder, "F"),
+        (lambda decay=0.9, folder=None: (decay, folder), (0.9, "F")),
+        (lambda *, folder: folder, "F"),
+        (lambda decay=0.9: decay, 0.9),
+    ],
+)
+def test_a_factory_receives_the_folder_by_name(make, expected):
+    assert Subject(make, "made").build("F") == expected

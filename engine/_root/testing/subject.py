@@ -45,7 +45,7 @@ class Subject:
 
     def build(self, folder: Path) -> Any:
         """Return a new callback from `make`. If `make` is a function with a parameter `folder`, pass `folder` to it."""
-        return self.make(folder) if self._takes_folder() else self.make()
+        return self.make(folder=folder) if self._takes_folder() else self.make()
 
     def _takes_folder(self) -> bool:
         if isinstance(self.make, type):

@@ -321,4 +321,7 @@ def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -
 def _counted(shown: int, there: int, what: str) -> str:
     if there == 1:
         return f"1 {what.removesuffix('s')}"
-    return f"{there:,} {what}" if shown == there else f"The last {shown:,} of {there:,} {what}"
+    if shown == there:
+        return f"{there:,} {what}"
+    earlier = f", and {shown - MOST_ROWS:,} earlier" if shown > MOST_ROWS else ""
+    return f"The last {min(shown, MOST_ROWS):,} of {there:,} {what}{earlier}"
