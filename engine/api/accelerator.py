@@ -240,7 +240,8 @@ class Accelerator(GradientMethods):
     def gather(self, tensor: Any) -> Any:
         """Return the tensors of all ranks, concatenated along the first dimension.
 
-        `tensor` is a tensor, or dicts, lists or tuples of tensors. A tensor must have the same shape on all ranks. `gather_for_metrics` also accepts different shapes.
+        `tensor` is a tensor, or dicts, lists or tuples of tensors. A tensor must have the same shape on all ranks.
+        `gather_for_metrics` also accepts different shapes.
         """
         return map_tensors(self.run.ranks.gather, tensor)
 

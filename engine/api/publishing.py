@@ -50,7 +50,7 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False, always. To see whether a push is still in progress, read `Trainer.push_in_progress` again."""
+        """Return False. After the push, `Trainer.push_in_progress` is None, but this object still returns False."""
         return False
 
 

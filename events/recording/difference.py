@@ -144,8 +144,8 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
     """Yield the records to compare.
 
-    These are the records that an uninterrupted run would have, except the records that `left_out` names, and except
-    events that come once per session, such as `on_setup`.
+    Records that an interruption of a run adds or changes are left out, such as `on_setup`. Records that `left_out`
+    names are left out too.
 
     A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
     `on_epoch_end` and `on_log` have the whole state. All other yielded records have no state.

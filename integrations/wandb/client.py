@@ -165,8 +165,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, write recent rows again if the new run lacks them. Rows are missing if
-        wandb-core died before it wrote them.
+        If the user's program opened neither run, write the recent rows that the new run lacks. For example, if
+        wandb-core dies before it writes a row, the new run lacks this row.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)

@@ -33,15 +33,16 @@ class Ended:
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
     """Call a function in forked processes that torch.distributed can connect.
 
-    Each process has the environment variables that a launcher would set, such as `RANK` and `MASTER_ADDR`.
+    If `count` is above 1, each process has the environment variables of a launcher, such as `RANK` and `MASTER_ADDR`.
 
     A forked process starts in milliseconds, and the function need not be importable. The operating system must have
     `fork`, and this process must not have used CUDA.
 
     Args:
         function: takes the rank, and returns a value that can be pickled. Ranks count from 0.
-        count: the number of processes. With 1, the process is not distributed.
-        timeout: the seconds after which processes that still run are killed.
+        count: the number of processes.
+        timeout: the seconds to wait for each process, one process after another. After the last wait, the processes
+            that still run are killed.
 
     Returns:
         An `Ended` for each process, in order of rank: the return value or the error, and the exit code.

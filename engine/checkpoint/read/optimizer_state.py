@@ -47,7 +47,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return optimizer, schedule and loss scaler of the run by part; None for a part that the run does not have."""
+    """Return optimizer, schedule and loss scaler of the run by `StatePart`; None for each that the run lacks."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,
@@ -58,9 +58,9 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load a saved state into the optimizer of the run.
 
-    An optimizer state numbers the parameters in the order of the parameter groups. If the run and the saved run group
-    the parameters differently, the optimizer gets the saved grouping. For example, `weight_decay` was 0 in the saved
-    run, and is not 0 now.
+    An optimizer state numbers the parameters in the order of the parameter groups. For example, the groups of the saved
+    run differ from the groups of the run if `weight_decay` was 0 and is 0.1 now. If the groups differ and no callback
+    builds the optimizer, the function divides the parameters into the saved groups.
 
     Args:
         run: the run.
