@@ -45,7 +45,7 @@ class DefaultFlowCallback(Callback):
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Store whether the arguments request evaluations and checkpoints. The method `has` reads this."""
+        """Store whether the arguments request evaluations and checkpoints, for the method `has` of this callback."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 
@@ -127,12 +127,14 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     The callback reads the training arguments `metric_for_best_model` and `greater_is_better`. The callback
     `EarlyStopping("eval_loss", patience=3)` of trainbus does not read these arguments, because its fields set the
-    metric. A subclass of `EarlyStoppingCallback` may override `check_metric_value` to change the rule. It may override
-    `on_evaluate` to decide without this rule.
+    metric.
+
+    A subclass of `EarlyStoppingCallback` may override `check_metric_value` to change what counts as an improvement. A
+    subclass may override `on_evaluate` to replace the whole decision.
 
     Raises:
-        ArgumentError: if the training argument `metric_for_best_model` is not set, if the patience is below 1, if the
-            run makes no evaluations, or if no evaluation measures the metric.
+        ArgumentError: if the training argument `metric_for_best_model` is not set, if `early_stopping_patience` is
+            below 1, if the run makes no evaluations, or if no evaluation measures the metric.
     """
 
     previews = True
@@ -203,7 +205,9 @@ class EarlyStoppingCallback(ExportableState, Callback):
     def check_metric_value(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metric_value: float
     ) -> None:
-        """Update `early_stopping_patience_counter` after an evaluation. Override this method to change the rule.
+        """Update `early_stopping_patience_counter` after an evaluation.
+
+        Override this method to change what counts as an improvement.
 
         Args:
             args: the training arguments.

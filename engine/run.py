@@ -300,10 +300,9 @@ class Run(RunClocks):
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of the evaluations at a step, such as `eval_loss`. Callbacks decide from these metrics.
+        """Return the metrics of the evaluations at a step, such as `eval_loss`; {} except for the last evaluated step.
 
-        Evaluations with `EvaluationRecord.decides=False` do not count. The run stores only the metrics of the last
-        evaluated step. For any other step, the dict is empty.
+        Evaluations with a record that has `decides=False` do not count.
         """
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}

@@ -46,9 +46,8 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
     """Clip gradients to `max_norm` and return their norm before clipping. With `max_norm=0`, only measure the norm.
 
-    Gradients and norm equal the results of `torch.nn.utils.clip_grad_norm_` with norm type 2, bit for bit. If all
-    gradients are dense and have one device and one dtype, the function calls the kernels of torch directly. For a
-    small model, the direct calls take half the time.
+    If `max_norm` is above 0, gradients and norm equal the results of `torch.nn.utils.clip_grad_norm_` with norm type 2,
+    bit for bit. If `_are_one_group` returns True, the function calls the kernels of torch directly, to save time.
     """
     gradients = [weight.grad for weight in parameters if weight.grad is not None]
     if not _are_one_group(gradients):

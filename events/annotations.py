@@ -22,9 +22,10 @@ _NUMBERS = (int, float, complex)
 
 
 def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> list[tuple[Param, str]]:
-    """Return the wrong annotations of a handler, as pairs: the event's parameter, and the annotation as text.
+    """Return the annotations of a handler that contradict the types of the event's parameters.
 
-    The list is empty if the annotations of the handler cannot be read.
+    Each item is a pair: the parameter of the event, and the annotation as text. The list is also empty if the
+    annotations of the handler cannot be read.
 
     Args:
         handler: a function, a bound method or another callable.

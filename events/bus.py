@@ -63,11 +63,11 @@ class EventBus:
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:
-        """Create a signal for each event of the catalogue.
+        """Create a blinker signal for each event of the catalogue.
 
         Args:
             run: the run. Its attributes are the values of the parameters of handlers.
-            control: the flags. The bus stores the running handler in the control, so that each write has an author.
+            control: has the flags. The bus stores the running handler in the control, as the author of flag writes.
         """
         self.run = run
         self.control = control
@@ -175,8 +175,8 @@ class EventBus:
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
-            SubscriptionError: for an unknown event, parameter or `on_error`, a wrong annotation, a taken id or wrong
-                filters.
+            SubscriptionError: for an unknown event, parameter or `on_error`, a wrong annotation, a taken id, or
+                invalid numbers in `every`, `once`, `before` or `after`.
         """
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)

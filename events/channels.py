@@ -50,7 +50,7 @@ class Subscription:
 
     @property
     def label(self) -> str:
-        """The name of the handler in messages: id of the subscriber and event, such as `Log.on_step_end`."""
+        """The name of the handler in messages: id of the subscriber and event, such as `Log.on_log_due`."""
         return f"{self.owner_id}.{self.event.name}"
 
     def __call__(self, sender: Any, **extras: Any) -> Any:

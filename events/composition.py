@@ -13,12 +13,12 @@ from .errors import ArgumentError
 
 
 def providers(callbacks: Iterable[object], capability: Capability) -> list[Callback]:
-    """Return the callbacks that have a capability, in the given order."""
+    """Return the callbacks that have the given capability. The order of the callbacks stays the same."""
     return [callback for callback in callbacks if isinstance(callback, Callback) and callback.has(capability)]
 
 
 def provides(callbacks: Iterable[object], capability: Capability) -> bool:
-    """Return whether any of the callbacks has a capability."""
+    """Return whether at least one of the callbacks has the given capability."""
     return bool(providers(callbacks, capability))
 
 

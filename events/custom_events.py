@@ -56,11 +56,11 @@ def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
     Args:
         event: the event.
         values: the values of the announcement, by the name of the parameter.
-        run: the run. An attribute of the run may replace a value that the announcement does not pass.
+        run: the run. The announcement need not pass a parameter if the run has an attribute with the same name.
 
     Raises:
         SubscriptionError: if a parameter has no value, or if the announcement passes a parameter that the event does
-            not declare. The error shows the nearest declared name.
+            not declare.
     """
     name = event.name
     for value in values:

@@ -112,8 +112,9 @@ _ROW = {
 
 
 def _is_row(row: Any) -> bool:
-    """Return whether `row` is valid as the part of a plugin manifest about one plugin: a dict with values of the right
-    types. Someone may have edited the file by hand.
+    """Return whether `row`, the part of a plugin manifest about one plugin, is a dict with values of the right types.
+
+    The manifest may have been edited by hand.
     """
     return (
         isinstance(row, dict)

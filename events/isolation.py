@@ -290,8 +290,8 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether the run thins or unsubscribes the callback if the callback exceeds its budget. False: the run only
-        logs a warning."""
+        """Whether the run unsubscribes the callback, or calls it less often, if the callback exceeds its budget. False:
+        the run only logs a warning."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
@@ -343,15 +343,15 @@ def is_thinned(event: Event) -> bool:
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
     """Raise an error if a callback with `over_budget="thin"` has a handler that must not miss an announcement.
 
-    After such a callback exceeds its time budget, it runs only at some steps.
+    After such a callback exceeds its time budget, it misses some announcements of the events of `is_thinned`.
 
     Args:
         owner_id: the id of the callback.
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if a handler of an event of a step, of `on_prediction_step` or of `on_log` runs in another
-            stage than REPORT. Such a handler may decide, change logs or change the step.
+        SubscriptionError: if `is_thinned` is True for an event, and the handler runs in another stage than REPORT.
+            A handler in another stage may change the run.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

@@ -112,8 +112,8 @@ class TrainerState:
         Args:
             exported: class name -> callback state, for transformers. transformers requires a state for each of its
                 exportable callbacks. trainbus does not read these states.
-            **further: other values to store in `stateful_callbacks["trainbus"]`. `flattened` returns these values at
-                the top level.
+            **further: other values to store in `stateful_callbacks["trainbus"]`. The function `flattened` moves them
+                to the top level.
         """
         # A callback may set a number of numpy or torch. JSON cannot hold it.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}

@@ -1,12 +1,12 @@
 """Where the time of a run goes: time marks of a step, and the sums of their intervals.
 
-A *part* is a kind of work, such as `forward`. Code that runs in every step makes a mark with `marks += (PART, now())`,
-which takes about 0.1 microseconds. A mark names the work that begins now. The work ends at the next mark, so each
-moment of a run belongs to one part. `fold` adds up many marks at once.
+A *part* is a period of a step, such as `forward`. Code that runs in every step makes a mark with `marks += (PART,
+now())`, which takes about 0.1 microseconds. A mark names the part that begins now. The part ends at the next mark, so
+each moment of a run belongs to one part. `fold` adds up many marks at once.
 
 Marks nest in levels. The bus opens a level with the mark `CALL`, makes a mark for each handler, and closes the level
-with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. All time in a scope counts for the part of the
-scope, including the time of handlers.
+with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. All time in a scope, including the handlers that
+run in this time, counts for the part of the outermost scope.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KEPT = 512
 
 
 class Scope:
-    """A time span, such as an evaluation, that counts for one part, including the handlers that run in this time."""
+    """A time span, such as an evaluation. All its time, including the time of handlers, counts for one part."""
 
     def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
@@ -165,7 +165,7 @@ class Timeline:
             self._watches = False
 
     def doing(self) -> str:
-        """Return what the training does now: a part such as `forward`, or a handler such as `Log.on_step_end`.
+        """Return what the training does now: a part such as `forward`, or a handler such as `Log.on_log_due`.
 
         Any thread may call this method.
         """

@@ -34,8 +34,8 @@ def problems_of_triggers(callback: object) -> list[str]:
 def _classes_by_default(cls: type, field: Field[Any]) -> tuple[type, ...]:
     """Return the classes in the annotation of a field that has a trigger as its default; () for other fields.
 
-    The module of `cls` need not define the name `Trigger`: a function of the module may import it. The result is also
-    empty if another name in the annotation cannot be resolved.
+    The annotation must be a text, such as 'Trigger | None'. The name `Trigger` in the text is known, even if the module
+    of `cls` does not import this name. If another name in the text cannot be resolved, return ().
     """
     if not isinstance(field.type, str) or "Trigger" not in field.type or not isinstance(_default_of(field), Trigger):
         return ()

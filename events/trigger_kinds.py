@@ -81,7 +81,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether a run that stops early can make the trigger due before the step that `wakes` returned."""
+        """Whether an early stop of the run can make the trigger due before the step that the method `wakes` returns."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:

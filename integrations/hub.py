@@ -129,8 +129,8 @@ class Repository:
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name.
 
-        If `token` or `private` is None, the setting of the callback counts. If the callback has no name for the
-        repository, the name is the name of the output folder.
+        If `token` or `private` is None, the option of `PushToHub` with this name applies. If `PushToHub` has no
+        `repository`, the name is the name of the output folder.
         """
         wanted = self.settings.repository or run.args.output_path.absolute().name
         check_name(wanted, "It is the name of `output_dir`. Set `hub_model_id`.")
@@ -140,7 +140,7 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. If `token` or `revision` is None, `PushToHub` sets it.
+        """Push the output folder without its checkpoints. For None, the option of `PushToHub` with this name applies.
 
         Returns:
             The commit if `blocking` is True; a future of the commit if `blocking` is False.

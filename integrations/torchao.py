@@ -55,7 +55,7 @@ def obstacle(name: str, layer: nn.Linear, skip: tuple[str, ...]) -> str:
     Args:
         name: the name of the layer in the model.
         layer: the layer.
-        skip: the patterns of the layers that are not converted.
+        skip: patterns for the function `matches`. Layers with a matching name are not converted.
     """
     found = next((pattern for pattern in skip if matches(name, pattern)), "")
     if found:
@@ -80,7 +80,7 @@ def linear_layers(model: nn.Module, skip: tuple[str, ...]) -> tuple[dict[str, nn
 
     Args:
         model: the model.
-        skip: the patterns of the layers that are not converted.
+        skip: patterns for the function `matches`. Layers with a matching name are not converted.
 
     Returns:
         Two dicts: name -> layer for the layers to convert, and name -> reason for all other linear layers.

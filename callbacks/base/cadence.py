@@ -117,7 +117,7 @@ class Cadence(Callback):
             run.control.request(self.flag, f"due by {self.trigger!r}")
 
     def _cost_of_last(self) -> float:
-        """Return the seconds of the last log, evaluation or save; infinity if unknown. Subclasses may override it."""
+        """Return the seconds of the last work that the attribute `flag` requested; infinity if unknown."""
         return self._cost
 
     def _time_work(self, run: Run) -> None:

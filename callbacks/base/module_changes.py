@@ -38,8 +38,9 @@ def has_own(module: nn.Module, name: str) -> bool:
 
 
 def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Callable[[], None]:
-    """Register a forward hook, and return a function that removes it. Copies and pickles of the module do not contain
-    the hook.
+    """Register a forward hook, and return a function that removes the hook.
+
+    Copies and pickles of the module do not contain the hook.
 
     Args:
         module: the module.
@@ -74,7 +75,10 @@ def change_by(model: nn.Module, change: Callable[[], object], undo: Callable[[],
 
 
 def _hidden(module: nn.Module, hook: int) -> Callable[[], None]:
-    """Hide the forward hook with the id `hook` from copies of a module. Return a function that removes the hook."""
+    """Keep the forward hook with the id `hook` out of copies and pickles of `module`.
+
+    Return a function that removes the hook from `module`.
+    """
     changes = _changes_of(module)
     changes.hooks.append(hook)
 

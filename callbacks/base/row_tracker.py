@@ -277,7 +277,7 @@ class RowTracker(Callback):
     def flush(self) -> None:
         """Write the waiting rows. Call this method before your program finishes the run, as with `wandb.finish()`.
 
-        If the trainer logs values later, the tracker opens a new run for them, or opens the same run again.
+        With wandb, later rows go to the same run; if your program opened the run, the rows go to a new run.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()

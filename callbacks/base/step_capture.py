@@ -131,7 +131,9 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Measure how long this object takes in a step. After 20 steps, call `end` if this is more than 1 % of a step.
+        """Store the time that this object took in the current step, and decide after 20 steps.
+
+        If the median of these times is above 1 % of the median step time, call the function `end`.
 
         Args:
             began: the start of `on_pre_optimizer_step`, from `time.perf_counter`.

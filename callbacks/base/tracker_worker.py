@@ -39,8 +39,9 @@ class TrackerWorker:
 
         Args:
             name: the name of the tracker, for messages.
-            opens: the function that opens the run. The worker calls the function again after a failure.
-            limit: the largest number of waiting calls. The worker drops further calls and counts them in `missed`.
+            opens: the function that opens the run. If the function raises an error, the worker calls it again later.
+            limit: the largest number of waiting calls. The worker drops further calls. The attribute `missed` counts
+                the dropped calls.
         """
         self.name = name
         self.missed = 0
@@ -113,7 +114,7 @@ class TrackerWorker:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on the thread of the worker, so that it must not wait for the worker."""
+        """Whether the caller runs on the thread of the worker. If True, the caller must not wait for the worker."""
         return threading.current_thread() is self._thread
 
     @property
@@ -177,7 +178,7 @@ class TrackerWorker:
             self.missed += 1
 
     def _makes(self, index: int) -> bool:
-        """Write a waiting row out of order. Return whether it was written."""
+        """Write the waiting row `index` (0: the oldest) before the older rows. Return whether the write succeeded."""
         made = self._make(self._unsent[index])
         if made:
             del self._unsent[index]

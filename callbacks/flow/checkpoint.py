@@ -77,7 +77,7 @@ class Checkpoint(Cadence):
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)
-    """The checkpoint that the thread writes, until handlers of `on_commit` run."""
+    """The checkpoint that the background thread writes, until handlers of `on_commit` run. None: no checkpoint."""
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -186,7 +186,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate again if the evaluation shows that a checkpoint, saved earlier at this step, has the best model."""
+        """Rotate again, after an evaluation that changed which saved checkpoint has the best model."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.storage.deletes(run) and best is not None and run.storage.holds(best):
@@ -243,10 +243,10 @@ class Checkpoint(Cadence):
             self._announce_late(run, written)
 
     def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
-        """Call the handlers of `on_commit` for a checkpoint that the thread wrote.
+        """Call the handlers of `on_commit` for a checkpoint that was written in a background thread.
 
-        Traces and recordings do not contain this event, so that two equal runs have equal recordings. The step at which
-        the write ends depends on the speed of the disk.
+        The step at which the write ends depends on the speed of the disk. So recordings do not contain this event:
+        otherwise two equal runs would have different recordings.
         """
         calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
         if calls:

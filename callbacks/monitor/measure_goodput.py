@@ -44,7 +44,7 @@ class MeasureGoodput(Callback):
     The steps do not wait for the thread. If the process is killed, the file lacks only the time after the last line.
 
     Raises:
-        ArgumentError: if `seconds` is not above 0.
+        ArgumentError: if the field `seconds` is not above 0.
     """
 
     stage = Stage.RELEASE

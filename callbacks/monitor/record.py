@@ -1,4 +1,4 @@
-"""Record all events and decisions of a run in a file in the output folder."""
+"""Record all events and flag writes of a run in a file in the output folder."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _SAVING = frozenset({"on_snapshot", "on_save"})
 
 @dataclass
 class Record(Recorder):
-    """Writes every event, every flag write (with author and reason) and the values of the run to `events.jsonl`.
+    """Writes every event, every flag write (with author and reason) and values such as the loss to `events.jsonl`.
 
     Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trainbus trace` and `trainbus
     replay` read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the
-    records of the steps after its checkpoint. A new run in the same folder renames the file of the earlier run to
-    `events-1.jsonl`, or to the next free number.
+    records of the steps after its checkpoint. A new run in the same output folder renames the file of the earlier run
+    to `events-1.jsonl`, or to the next free number.
 
     If `fingerprints` is True, the record of each step contains checksums of the batches and of the RNG states of torch
     and numpy. The records of each log and of each start of an epoch contain a checksum of the RNG state of Python.

@@ -44,10 +44,10 @@ class ScheduleFree(Callback):
 
         Args:
             args: the training arguments.
-            *optimizers: optimizers, or classes of optimizers.
+            *optimizers: optimizers, classes of optimizers, or None.
 
         Returns:
-            The callback. None if no optimizer has the two modes, or if the arguments already build the callback.
+            The callback. None if no optimizer has the two modes, or if `from_arguments(args)` returns a callback.
         """
         needed = any(has_two_modes(optimizer) for optimizer in optimizers)
         return cls() if needed and cls.from_arguments(args) is None else None

@@ -139,7 +139,8 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
     """Return the options with which an optimizer was built.
 
-    If trainbus did not build the optimizer, return the entries of `optimizer.defaults` that its constructor accepts.
+    If trainbus did not build the optimizer, return those entries of `optimizer.defaults` that the constructor of the
+    optimizer accepts.
     """
     given = made_with(optimizer)
     if given is not None:
@@ -169,8 +170,8 @@ def _shard(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
         degree: the number of ranks over which the optimizer state is sharded. None: all ranks.
         rank: the rank of this process.
         world: the world size.
-        make: a function that returns the optimizer of all weights. After an earlier session, `make` returns the sharded
-            optimizer of the earlier session, and `_shard` also returns this optimizer.
+        make: a function that returns the optimizer of all weights. If an earlier session built a sharded optimizer,
+            `make` returns the sharded optimizer, and `_shard` returns it unchanged.
     """
     optimizer, sharding = make(), _sharding_class()
     if isinstance(optimizer, sharding):  # from an earlier session

@@ -151,9 +151,9 @@ class StopOnSignal(Callback):
         return largest > 0
 
     def _request_stop(self, run: Run, control: TrainerControl, place: str) -> None:
-        """Request a stop, and a checkpoint if the run saves checkpoints or if `save` is True.
+        """Request a stop, and a checkpoint if the run saves checkpoints or if the field `save` is True.
 
-        If no stop is requested yet, the method logs `place`, a text that says where the run stops.
+        If no stop is requested yet, the method logs the signal and `place`, a text that says where the run stops.
         """
         reason, self._asked_at = self._reason, run.state.global_step
         if not control.should_training_stop:

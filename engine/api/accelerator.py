@@ -191,10 +191,10 @@ class Accelerator(GradientMethods):
         return any(weight.requires_grad and id(weight) not in of_run for weight in model.parameters())
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return the sum, the mean or the maximum of nested tensors over all ranks.
+        """Return the sum, the mean or the maximum of tensors over all ranks.
 
         Args:
-            tensor: nested tensors.
+            tensor: a tensor, or dicts, lists or tuples of tensors.
             reduction: `sum`, `mean` or `max`. As in accelerate, `none` also gives the sum.
             scale: not used. It is for XLA devices, as in accelerate.
 
@@ -217,10 +217,10 @@ class Accelerator(GradientMethods):
         return ranks.sum(tensor) / ranks.world_size if reduction == "mean" else ranks.sum(tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Return nested tensors, padded along `dim` to the largest size on any rank.
+        """Return tensors, padded along `dim` to the largest size on any rank.
 
         Args:
-            tensor: nested tensors.
+            tensor: a tensor, or dicts, lists or tuples of tensors.
             dim: the dimension to pad. Tensors without this dimension are returned unchanged.
             pad_index: the value to pad with.
             pad_first: pad at the start of the dimension; by default at the end.
@@ -238,9 +238,10 @@ class Accelerator(GradientMethods):
         return map_tensors(padded, tensor)
 
     def gather(self, tensor: Any) -> Any:
-        """Return nested tensors of all ranks, concatenated along the first dimension.
+        """Return the tensors of all ranks, concatenated along the first dimension.
 
-        A tensor must have the same shape on all ranks. `gather_for_metrics` also accepts different shapes.
+        `tensor` is a tensor, or dicts, lists or tuples of tensors. A tensor must have the same shape on all ranks.
+        `gather_for_metrics` also accepts different shapes.
         """
         return map_tensors(self.run.ranks.gather, tensor)
 
@@ -256,7 +257,7 @@ class Accelerator(GradientMethods):
         unknown, as for some streams.
 
         Args:
-            input_data: nested tensors, or a list of objects.
+            input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.
             use_gather_object: join the lists of objects of all ranks. Data without tensors is joined in any case.
         """
         if self.num_processes == 1:

@@ -142,8 +142,8 @@ class CallbackHandler:
     def replaces_calls(self) -> bool:
         """Whether a program replaced a method of this object.
 
-        The replacement may pass further values to the handlers. Handlers that take `(args, state, control, ...)` may
-        then have parameters that the event does not pass.
+        The replacement may pass further values to the handlers. Therefore, if the value is True, handlers that take
+        `(args, state, control, ...)` may have parameters that the event does not pass.
         """
         return bool(self._replaced)
 
@@ -317,7 +317,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that calls the callback handler. The bus calls it, and not the handlers in `handlers`."""
+        """The subscription that calls the callback handler. It replaces the subscriptions in `self.handlers`."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 

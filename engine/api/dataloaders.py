@@ -133,9 +133,9 @@ class DataLoaderMethods(LossMethods):
         )
 
     def _refuse_name(self, test_dataset: Any) -> None:
-        """Raise an ArgumentError for a text that is not the path of a file, if the eval datasets have names.
+        """Raise an ArgumentError if `test_dataset` is a text, but not the path of a file of rows.
 
-        The error shows how to predict for one of these datasets.
+        The error shows how to predict for an eval dataset. If the eval datasets have no names, do nothing.
         """
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
@@ -156,14 +156,14 @@ class DataLoaderMethods(LossMethods):
     ) -> Any:
         """Build the loader of a dataset. Override this method to change all loaders.
 
-        `get_train_dataloader`, `get_eval_dataloader` and `get_test_dataloader` call it.
+        `get_train_dataloader`, `get_eval_dataloader` and `get_test_dataloader` call this method.
 
         Args:
             dataset: the dataset.
             description: `Training`, `Evaluation` or `test`.
             batch_size: samples per batch of this rank.
-            sampler_fn: a function that receives the dataset and returns its sampler. If it is None or returns None, the
-                samples keep the order of the dataset.
+            sampler_fn: a function that receives the dataset and returns its sampler. If `sampler_fn` is None or returns
+                None, the samples keep the order of the dataset.
             is_training: whether the loader is for training.
             dataloader_key: not used.
 

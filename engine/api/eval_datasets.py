@@ -91,9 +91,10 @@ class EvalDatasetMethods(DataLoaderMethods):
         return is_overridden(self, "get_eval_dataloader") and not is_table_file(name)
 
     def _may_be_added(self, name: str) -> bool:
-        """Return whether to accept an unknown name, because a handler may add a dataset with this name later.
+        """Return whether a handler may add a dataset with the unknown name `name` later.
 
-        Return False for the path of a file, for a name that is similar to a known name, and without named datasets.
+        Return False if `name` is the path of a file of rows, or is similar to a known name. Also return False if the
+        trainer has no eval datasets with names.
         """
         known = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         return bool(known) and not is_table_file(name) and not closest(name, known)

@@ -162,7 +162,10 @@ class LossMethods(MomentMethods):
 
     @property
     def can_return_loss(self) -> bool:
-        """Whether the model returns a loss without labels. A program may set this attribute."""
+        """Whether the model returns a loss for a batch without labels. A program may set this attribute.
+
+        Default: whether `forward` has a parameter `return_loss` with the default True.
+        """
         return self.objective.returns_loss
 
     @can_return_loss.setter
@@ -208,9 +211,9 @@ class LossMethods(MomentMethods):
         self._tell_own_loss()
 
     def _tell_own_loss(self) -> None:
-        """Warn once if an overridden `compute_loss` ignores `label_smoothing_factor`.
+        """Warn once if an overridden `compute_loss` seems to ignore `label_smoothing_factor`.
 
-        The method assumes this if the override uses neither `super().compute_loss` nor `label_smoother`.
+        The warning appears if the override uses neither `super().compute_loss` nor `label_smoother`.
         """
         if self._told_own_loss or not self.args.label_smoothing_factor or not is_overridden(self, "compute_loss"):
             return

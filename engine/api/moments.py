@@ -192,7 +192,7 @@ class MomentMethods(TrainerBase):
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
-        """Move nested tensors to the run's device, and return them."""
+        """Return `data` with its tensors on the run's device, also tensors in dicts, lists and tuples."""
         return to_device(data, self.args.device)
 
     # The step.

@@ -209,9 +209,9 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if the loss
-                module has trainable parameters, but a callback built the optimizer for the model only. Also if the
-                existing schedule belongs to another optimizer than the optimizer of the run.
+            ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if a callback
+                built the optimizer, and the criterion or loss function has trainable parameters that the model lacks.
+                Also if the existing schedule belongs to another optimizer than the optimizer of the run.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()

@@ -34,7 +34,7 @@ class Publisher(Protocol):
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name.
 
-        If `token` or `private` is None, the publisher uses its own setting.
+        If `token` or `private` is None, the value comes from the settings of the publisher.
         """
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
@@ -55,7 +55,7 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False, always. To see whether a push is still in progress, read `Trainer.push_in_progress` again."""
+        """Return False. After the push, `Trainer.push_in_progress` is None, but this object still returns False."""
         return False
 
 

@@ -37,15 +37,15 @@ class StepRecord:
 
 @dataclass
 class SessionRecord:
-    """The values of the current or last session.
+    """The values of the current session, and of the last training.
 
-    An evaluation after a training does not reset the values of the training, such as `plan`.
+    Each session sets `mode`, `seams` and `exception`. Only a training sets the other values, such as `plan`.
     """
 
     mode: str = ""
     """`train`, `evaluate` or `predict`; empty outside of a session."""
     seams: Seams = field(default_factory=Seams)
-    """The replaceable parts of a step. Callbacks fill them during `on_setup`."""
+    """The seams of the session. Callbacks replace them during `on_setup`."""
     exception: BaseException | None = None
     """The error that ends the session. None as long as no error has occurred, and after the session."""
     train_batch_size: int = 0

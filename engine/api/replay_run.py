@@ -172,7 +172,7 @@ class ReplayRun:
         return self._before + self._now
 
     def seconds(self) -> float:
-        """Return the training time in seconds, which is the result of `clock()`."""
+        """Return the training time in seconds: the result of the method `clock`."""
         return self.clock()
 
     def announce(self, event: str, **values: Any) -> None:
@@ -204,7 +204,7 @@ class ReplayRun:
         return Absent(name)
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the step or epoch that a filter such as `every` counts; for `Clock.CALLS`, return `calls`."""
+        """Return the current step or epoch of the replay, as `clock` selects. For `Clock.CALLS`, return `calls`."""
         step = self.state.global_step
         epoch = int(self.state.epoch) + 1
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)

@@ -64,10 +64,10 @@ class SearchMethods(CallbackMethods):
             n_trials: the number of trials.
             direction: `minimize` or `maximize`; a list of these for several objectives.
             backend: `optuna`, `ray` or `wandb`; by default the first one that is installed.
-            hp_name: a function that receives a trial and returns the name of the trial. The folder of the trial and its
-                run in trackers get this name.
-            **kwargs: options of the library. optuna: `optuna.create_study` and `Study.optimize`. ray: `ray.tune.run`.
-                wandb: `sweep_id`, `project`, `entity`, `name` and `metric`.
+            hp_name: a function that receives a trial and returns the name of the trial. The folder of the trial and the
+                argument `run_name` get this name.
+            **kwargs: options of the library. optuna: those of `optuna.create_study` and `Study.optimize`. ray: those of
+                `ray.tune.run`. wandb: `sweep_id`, `project`, `entity`, `name` and `metric`.
 
         Returns:
             The best trial; with several objectives, the list of Pareto-optimal trials.

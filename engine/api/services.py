@@ -112,7 +112,7 @@ class TrainerServices:
         return metrics
 
     def check_evaluation(self, eval_dataset: Any = None) -> None:
-        """Raise an error if `evaluate(eval_dataset)` cannot begin."""
+        """Raise an error if `evaluate(eval_dataset)` cannot begin, as `Trainer.check_evaluation` describes."""
         self.trainer.check_evaluation(eval_dataset)
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
@@ -139,7 +139,10 @@ class TrainerServices:
         self.trainer.save_model(output_dir)
 
     def export_model(self, output_dir: str | None = None) -> Any:
-        """Write the model as an exported program for inference, `model.pt2`, and return the path."""
+        """Write the model as an exported program for inference, `model.pt2`, and return the path.
+
+        The default folder is `export` in the output folder. Return None on a rank that does not write.
+        """
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:

@@ -270,9 +270,9 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         collator_for(self.data_collator, model, training=True)  # refuses a model that it does not fit
 
     def _assemble(self, plan: RunPlan) -> None:
-        """Announce `on_setup`, in which callbacks fill the seams. Then build optimizer, wrapped model and schedule.
+        """Announce `on_setup`, and then build the optimizer, the wrapped model and the schedule.
 
-        The seams may replace the optimizer, the wrapped model and the schedule.
+        In `on_setup`, callbacks may replace the seams that build these objects.
 
         Args:
             plan: the length of the run.

@@ -96,10 +96,10 @@ class TrainingArguments(
         self._normalize_and_check()
 
     def _normalize_and_check(self) -> None:
-        """Normalize all values, check them, and fill in fields that depend on others.
+        """Normalize all values, check them, and replace None by the defaults of the method `fallbacks`.
 
-        The constructor calls this method. Setters such as `set_training` call it too. They must not call
-        `__post_init__`, because a subclass may extend it.
+        The constructor and setters such as `set_training` call this method. Setters do not call `__post_init__`,
+        because code that a subclass adds to `__post_init__` would run again.
         """
         vars(self).pop("_checked", None)
         self._remember_working_folder()

@@ -1,4 +1,4 @@
-"""Generic checks: they use only a field's annotation and the metadata that `arg` stores."""
+"""Generic functions that normalize and check values by the declaration of their field: type, default, `choices`."""
 
 from __future__ import annotations
 

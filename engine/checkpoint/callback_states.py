@@ -110,7 +110,7 @@ class CallbackStates:
         self._carried, self.report = CarriedStates(), ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Load each state into its callback. `collect` later returns the states that have no attached callback.
+        """Load each state into its callback. The method `collect` also returns the states without attached callback.
 
         Args:
             states: id of a callback -> its state in the checkpoint.
@@ -280,7 +280,7 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a callback that is not a dataclass. `owner_of` describes the parameters.
+    """Return the settings of a callback that is not a dataclass. The parameters are those of the function `owner_of`.
 
     Settings are the attributes with the names of constructor arguments. If there are none, all public attributes are
     settings. Only numbers, strings and None count, because a comparison of other values can fail.

@@ -33,7 +33,7 @@ class ModelWriter(Protocol):
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
         """Call the Trainer method named `moment`, such as `_save_scaler`, if a subclass overrides it; else call `work`.
 
-        Return the result of the call. The override receives `arguments`. If the override calls `super()`, `work` runs.
+        Return the result of the call. Only the override receives `arguments`. If it calls `super()`, `work` runs.
         """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
@@ -67,7 +67,10 @@ class RestorableCallbacks(Protocol):
         """Drop the carried states. Later checkpoints do not have these states."""
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Load each state into its callback."""
+        """Load each callback state into its callback.
+
+        `CallbackStates.restore` describes the parameters.
+        """
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
         """Raise a CheckpointError if the run would continue from weights of a callback, not from the trained weights.
@@ -217,7 +220,7 @@ class ResumableRun(SavableRun, Protocol):
         """Set gradient norm and learning rate of the last step. Keys: `grad_norm` and `learning_rate`."""
 
     def set_checkpoint(self, checkpoint: Any) -> None:
-        """Set `run.checkpoint` to the record of the checkpoint that the run resumes from."""
+        """Set the attribute `checkpoint` to the `CheckpointRecord` of the checkpoint that the run resumes from."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:

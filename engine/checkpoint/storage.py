@@ -28,7 +28,7 @@ class Storage(Protocol):
     def snapshot(
         self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a resume from `checkpoint` needs. The parameters are those of `take_snapshot`."""
+        """Collect everything that a resume from `checkpoint` needs. `take_snapshot` describes the parameters."""
 
     def write(self, run: Any, snapshot: Snapshot, ranks: SavingRanks) -> None:
         """Write a checkpoint. All `ranks` write together. If the write fails, the storage does not change."""
@@ -57,7 +57,7 @@ class Disk:
     def snapshot(
         self, run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
     ) -> Snapshot:
-        """Collect everything that a resume from `checkpoint` needs. The parameters are those of `take_snapshot`."""
+        """Collect everything that a resume from `checkpoint` needs. `take_snapshot` describes the parameters."""
         return take_snapshot(run, checkpoint, callbacks, copies)
 
     def write(self, run: SavableRun, snapshot: Snapshot, ranks: SavingRanks) -> None:

@@ -82,7 +82,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return the values from which `changes_for` chooses changes: arguments, device and data of a training."""
+    """Describe the arguments, device and data of a training, for `changes_for` in `profile.py`."""
     import torch
 
     args, device = trainer.args, trainer.args.device

@@ -127,7 +127,7 @@ def _preview(options: argparse.Namespace) -> int:
 
 
 def _batch_values(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the dry batch as values for JSON: `error`, and the values of the report if there is one."""
+    """Return `batch["error"]` and the values of `batch["report"]` for JSON. If the report is None, leave it out."""
     return {"error": batch["error"], **({} if batch["report"] is None else batch["report"].to_dict())}
 
 

@@ -40,7 +40,7 @@ class Change:
 
 @dataclass
 class Gain:
-    """The measured speed with a change."""
+    """The measured speed of a training with one change of its arguments."""
 
     change: Change
     rows_per_second: float = 0.0
@@ -79,7 +79,7 @@ class Profile:
     gains: list[Gain] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as a dict. The key `set` has the arguments of the advised changes."""
+        """Return all values as a dict. The key `set` has a dict: argument -> value, for all advised changes."""
         return {
             "rows_per_second": self.base,
             "changes": [each.to_dict() for each in self.gains],

@@ -11,7 +11,7 @@
 | `streaming_shards`, `stream_state` | Streams divided over ranks, and their positions. |
 | `feed` | Loader -> the batches of each optimizer step. |
 | `plan`, `position` | The length of a run, and the position of a run in the data. |
-| `batches` | Functions on nested tensors. |
+| `batches` | Functions on tensors in nested dicts, lists and tuples. |
 | `collators/`, `workers/` | Samples -> batch, and the worker processes of a loader. |
 | `columns/` | Batches from the columns of Arrow tables and tensors. |
 | `packing/` | Several samples in one row of a batch. |

@@ -62,7 +62,7 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 def _only_cpu() -> bool:
     """Return whether this process has no accelerator, such as a GPU.
 
-    All tensors are then on the CPU already, so `to_device` can return a batch without a look at its tensors.
+    Without an accelerator, all tensors are on the CPU. The function `to_device` then returns the batch unchanged.
     """
     # The second test may start CUDA, and a process that has started CUDA cannot fork workers.
     return not (torch.cuda.is_available() or torch.accelerator.is_available())
@@ -106,7 +106,8 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
     """Concatenate the results of several batches along their first dimension.
 
     Args:
-        parts: nested tensors or arrays of one structure, each of shape (rows, width, ...). Scalars count as one row.
+        parts: one part per batch: tensors or arrays in dicts, lists or tuples, with the same structure in each part.
+            Each tensor or array has the shape (rows, width, ...). Scalars count as one row.
         padding: the value that fills parts with a smaller width.
 
     Raises:

@@ -172,8 +172,8 @@ def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
     """Return a sampler for `sampler`, so that a resumed run can draw the order of an epoch a second time.
 
     - None becomes a sampler in the order of `dataset`.
-    - torch's `RandomSampler` becomes a `ShuffledSampler` with `seed`, as in accelerate, if it draws each sample once.
-    - A `SequentialSampler` and the samplers of trainbus stay.
+    - A torch `RandomSampler` that draws each sample once becomes a `ShuffledSampler` with `seed`, as in accelerate.
+    - A `SequentialSampler`, `ShuffledSampler` or `LengthGroupedSampler` is returned unchanged.
     - Any other sampler is wrapped in a `UserSampler`.
     """
     if sampler is None:

@@ -91,8 +91,8 @@ class EpochProgress:
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
         """Return the state that a checkpoint saves: nested values with tensors. Another loader resumes from this state.
 
-        The state does not contain the prefetched batch. It contains the RNG states before this batch was fetched, so
-        that a resumed run fetches the same batch again.
+        The state does not contain the prefetched batch, which is in the attribute `ahead`. The state contains the RNG
+        states before this batch was fetched, so that a resumed run fetches the same batch again.
 
         Args:
             parts: the value of `Loader.parts`.

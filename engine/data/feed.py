@@ -143,7 +143,7 @@ class Feed:
             self._restore()
 
     def _iterate(self) -> Iterator[Any]:
-        """Start the iteration of the training over the loader."""
+        """Return an iterator over the loader. `Loader.resume_state` returns the position of this iterator."""
         if hasattr(self.loader, "track_training"):
             self.loader.track_training(next_iteration=True)
         return iter(self.loader)

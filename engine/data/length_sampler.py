@@ -65,7 +65,7 @@ class LengthGroupedSampler(Sampler[int]):
     def repeat(self) -> None:
         """Make the next iteration yield the last order again, for a resume in the middle of an epoch.
 
-        If both `self.state` and `self.seed` are None, log a warning. The next iteration then draws a new order.
+        If both attributes `state` and `seed` are None, log a warning, and let the next iteration draw a new order.
         """
         self._again = True
         if isinstance(self.state, torch.Tensor):

@@ -180,7 +180,7 @@ class Loader(DataLoader[Any]):
 
         Args:
             state: the result of `resume_state` in the earlier session. Only the entries `workers` and `workers_epoch`
-                are read. Both may be missing.
+                are read. A missing entry changes nothing.
         """
         if self.persistent_workers:
             self._running.inherit(state)

@@ -83,7 +83,7 @@ class Sizes:
 
 
 def batch_size_of(loader: Any, default: int) -> int:
-    """Return the samples per batch of a loader of one rank; `default` if its `batch_size` is not a number."""
+    """Return the attribute `batch_size` of a loader; `default` if the attribute is missing or is not an integer."""
     size = getattr(loader, "batch_size", None)
     return size if isinstance(size, int) else default
 

@@ -81,9 +81,9 @@ class UserSampler(Sampler[int]):
             return list(self.sampler)
 
     def repeat(self) -> None:
-        """Make the next iteration draw the last order again, from the RNG states in `self.state`.
+        """Make the next iteration draw the last order again, from the RNG states in the attribute `state`.
 
-        If `self.state` is None, do nothing.
+        If `state` is None, do nothing.
         """
         self._again = self.state is not None
 
@@ -191,7 +191,7 @@ class BatchedSampler(Sampler[list[int]]):
     def skip(self, batches: int, blank: int = 0) -> None:
         """Make the next iteration skip its first batches on this rank.
 
-        If `self.sampler` has the RNG states of its last order, the next iteration draws this order again.
+        If the attribute `sampler` has the RNG states of its last order, the next iteration draws this order again.
 
         Args:
             batches: number of batches to skip.

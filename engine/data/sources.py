@@ -30,7 +30,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
         load: receives the name of an integration, and returns the integration. `as_dataset` calls `load("tables")`.
 
     Raises:
-        DataError: for a path without one of the `SUFFIXES`, or for a file that does not exist.
+        DataError: for a path without a suffix in `SUFFIXES`, such as `.csv`, or for a file that does not exist.
         MissingExtra: if the library `datasets` is needed and not installed.
     """
     if isinstance(data, dict) and any(map(_is_table, data.values())):
@@ -46,7 +46,7 @@ def check_table_file(data: str | Path) -> Path:
     """Return the path of a file that can be loaded as a dataset, with `~` expanded.
 
     Raises:
-        DataError: for a path without one of the `SUFFIXES`, or for a file that does not exist.
+        DataError: for a path without a suffix in `SUFFIXES`, such as `.csv`, or for a file that does not exist.
     """
     path = Path(os.path.expanduser(data))
     if not is_table_file(data):
@@ -60,7 +60,7 @@ def check_table_file(data: str | Path) -> Path:
 
 
 def is_table_file(path: str | Path) -> bool:
-    """Return whether a path has one of the `SUFFIXES`."""
+    """Return whether a path has a suffix in `SUFFIXES`, such as `.csv`."""
     return Path(path).suffix.lower() in SUFFIXES
 
 

@@ -65,7 +65,7 @@ def _copy_stages(stage: Any) -> Any:
 
 
 def _shuffles(dataset: Any) -> bool:
-    """Return whether a `datasets.IterableDataset` shuffles with a buffer at any stage."""
+    """Return whether any processing stage of a `datasets.IterableDataset` shuffles with a buffer."""
     return any(type(stage).__name__.startswith("BufferShuffled") for stage in _stages(dataset))
 
 

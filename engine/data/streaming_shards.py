@@ -251,10 +251,11 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     """Return the part of a `datasets` stream that only this rank reads; None if each rank reads the whole stream.
 
     Args:
-        dataset: a stream. If the program split the stream with `split_dataset_by_node`, it is returned unchanged.
+        dataset: a stream. If the program split the stream with `split_dataset_by_node`, the function returns `dataset`
+            unchanged, also with `wanted=False`.
         ranks: the ranks.
         wanted: whether to divide the shards of the stream, such as its files, over the ranks. If False, or if there are
-            fewer shards than ranks, each rank reads the whole stream.
+            fewer shards than ranks, the function returns None.
     """
     if getattr(dataset, "_distributed", None) is not None:
         return dataset

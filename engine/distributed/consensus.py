@@ -47,13 +47,14 @@ _REMEDY = (
 def agreement(run: DistributedRun) -> Agree:
     """Return the function that makes all ranks act on the same flags.
 
-    In a single process, the function does nothing. On several ranks, it does up to three things, in this order:
+    In a single process, the returned function does nothing. On several ranks, the returned function does up to three
+    things, in this order:
 
     - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
     - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
     - If some callback sets `local = True`, the ranks exchange their flags.
 
-    If none of the three applies, the function does nothing, because all ranks raise the same flags.
+    If none of the three applies, the returned function does nothing, because all ranks raise the same flags.
     """
     isolation = run.bus.isolation
     isolation.shared = frozenset()
@@ -80,11 +81,13 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree on flags in each step, before the optimizer changes the weights.
 
-    The function is `agree` in two cases. In all other cases, the function does nothing.
+    The returned function is `agree` in two cases:
 
     - `debug='rank_divergence'` is set.
-    - A callback could skip the update on some ranks only. It handles an event in `BEFORE_UPDATE`, and either
-      sets `local = True` or is in `shared_callbacks`.
+    - A callback could skip the update on some ranks only. The callback handles an event in `BEFORE_UPDATE`. It also
+      sets `local = True`, or the function `shared_callbacks` returns its id.
+
+    In all other cases, the returned function does nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))

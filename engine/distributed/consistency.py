@@ -135,7 +135,7 @@ def first_handler_difference(orders: list[HandlerOrder]) -> str:
     """Describe the first difference between the handlers of the ranks.
 
     Args:
-        orders: the handler order of each rank, in order of rank.
+        orders: the handler order of each rank, in order of rank. At least two of the orders must differ.
     """
     for event in dict.fromkeys(event for order in orders for event in order):
         of_ranks = [order.get(event, []) for order in orders]

@@ -78,7 +78,7 @@ class FailureMonitor:
     """The failure monitor of a session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
-        """Do nothing, because there are no other ranks to compare."""
+        """Do nothing: in a single process, there are no arguments, plugins or callbacks of other ranks to compare."""
 
     def explain(self, error: BaseException) -> BaseException:
         """Return `error` itself: in a single process, no other rank can be the cause."""

@@ -1,4 +1,4 @@
-"""The memory estimate of `trainbus plan`: the memory of each variant of a strategy, and whether it fits.
+"""The memory estimate of `trainbus plan`: the memory that each `Variant` of a strategy needs, and whether it fits.
 
 1 GB is 1e9 bytes.
 """

@@ -62,14 +62,15 @@ class MemoryEstimate:
 
     @property
     def between_steps(self) -> float:
-        """The memory between two steps: weights, optimizer state, float32 copies of the weights, and buffers."""
+        """The memory between two steps, in bytes per parameter: weights, optimizer state, masters, gradient buckets."""
         return self.weights + self.states + self.masters + self.buckets
 
     @property
     def peak(self) -> float:
-        """The maximum memory within a step: the larger of the memory at the end of forward and at the end of backward.
+        """The maximum memory within a step, in bytes per parameter.
 
-        While backward creates gradients, it frees the activations and the temporary weights (`work`). So the memory of
+        The maximum is the larger of the memory at the end of forward and the memory at the end of backward. While
+        backward creates gradients, it frees the activations and the temporary weights (`work`). So the memory of
         forward and the memory of the gradients are not added.
         """
         forward = self.work + self.accumulated + self.activations / self.params

@@ -1,9 +1,9 @@
 """The sharding strategies: one row for each way to train on several GPUs.
 
 To add a strategy, add three things: a row in `Strategy`, the callback that this row names, and a test. A row has the
-arguments that select the strategy, its callback, its memory formula, the command that starts it, and its limits.
-All other code reads the row: `TrainingArguments.sharding_strategy`, `trainbus plan` and the composition of callbacks.
-A test compares the tables of docs/scaling.md with the rows.
+arguments that select the strategy, the memory formula, the command that starts the ranks, and the limits of the
+strategy. All other code reads the row: `TrainingArguments.sharding_strategy`, `trainbus plan` and the composition of
+callbacks. A test compares the tables of docs/scaling.md with the rows.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Strategy(Enum):
 
     @classmethod
     def named(cls, name: str) -> Strategy:
-        """Return the strategy of a name, such as `fsdp`."""
+        """Return the strategy with the name `name`, such as `fsdp`. The name must exist."""
         return next(strategy for strategy in cls if strategy.row.name == name)
 
     @classmethod

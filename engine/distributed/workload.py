@@ -101,7 +101,7 @@ class Workload:
 
     @property
     def halves_weights(self) -> bool:
-        """Whether the model has half-precision weights (level O2). If False, autocast converts float32 weights."""
+        """Whether the weights of the model are half precision: mixed precision with `fp16_opt_level="O2"`."""
         return self.precision != "fp32" and self.level == "O2"
 
 
@@ -113,7 +113,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a strategy on a workload: a line of `trainbus plan`."""
+    """One configuration of a strategy, such as stage 3 with offloading: a line of `trainbus plan`."""
 
     name: str
     """The name of the variant in tables."""

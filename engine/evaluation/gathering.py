@@ -106,7 +106,7 @@ class BatchLosses(Gathered):
         self.rows.append(rows)
 
     def to_host(self) -> None:
-        """Move all losses to host memory, with one value for each row."""
+        """Move all losses to host memory. Repeat each scalar loss for each row of its batch."""
         if self.scalars:
             if any(isinstance(loss, torch.Tensor) for loss in self.scalars):
                 losses = torch.stack([torch.as_tensor(loss, dtype=self.dtype) for loss in self.scalars])

@@ -160,7 +160,10 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield a pair for each batch: a tuple that `with_padding_rows` yields, and whether the batch is the last batch.
+    """Yield a pair for each batch.
+
+    The first item is a tuple that `with_padding_rows` yields: batch, number of rows, number of padding rows. The second
+    item says whether the batch is the last batch.
 
     Args:
         loader: yields the batches.

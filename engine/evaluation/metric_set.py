@@ -133,7 +133,7 @@ class MetricPass:
     """One object for each metric, with the methods `add` and `result`."""
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
-        """Add a batch. Return the metrics of all batches so far, or an empty dict if `compute_result` is False."""
+        """Add a prediction, and return the metrics of all batches so far; empty if `compute_result` is False."""
         for predictions, labels in batches_of(prediction):
             self.add(predictions, labels)
         return {} if compute_result is False else self.result()

@@ -57,11 +57,10 @@ def finished_metrics(
 
 
 def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of rank 0, so that callbacks decide the same on all ranks.
+    """Return metrics with the numbers, strings and None values of rank 0, and all other values of this rank.
 
-    Each rank computes metrics. They may differ between ranks if a rank rounds differently or draws random numbers.
-    Numbers, strings and None come from rank 0. All other values come from this rank. Every rank must call this
-    function.
+    Each rank computes metrics. The metrics may differ if a rank rounds differently or draws random numbers. With equal
+    numbers, callbacks decide the same on all ranks. Every rank must call this function.
     """
     if ranks.single_process:
         return metrics

@@ -15,7 +15,10 @@ GATHERED_TOGETHER = 8
 
 
 class BatchResult(NamedTuple):
-    """The results of this rank for one batch. Every field except `rows` may be None."""
+    """The results of this rank for one batch.
+
+    A field is None if the evaluation does not have this value, such as `labels` for a batch without labels.
+    """
 
     rows: int
     """Number of rows, without padding rows."""
@@ -30,7 +33,7 @@ class BatchResult(NamedTuple):
 
 
 class Results:
-    """Collects the results of all batches and ranks."""
+    """The results of one evaluation, from all batches and ranks."""
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class Results:
         return self.losses, self.predictions, self.labels, self.inputs
 
     def last_prediction(self) -> EvalPrediction:
-        """Return the results of the last batch without padding rows, as tensors on their device."""
+        """Return the results of the last batch as tensors, without padding rows."""
         of = self.last_rows
         rows = of - self.padding_rows
         losses = self.losses.last(rows, of) if self._include_losses else None

@@ -209,7 +209,8 @@ class Objective:
     def has_loss(self, inputs: Any) -> bool:
         """Return whether a loss can be computed from a batch.
 
-        The batch must have labels, or the model must return a loss without labels.
+        Without labels, a batch has a loss only if the attribute `label_names` is empty and the entry `return_loss` of
+        the batch is True. If the batch has no such entry, the attribute `returns_loss` decides.
         """
         if self.labels_in(inputs) is not None:
             return True

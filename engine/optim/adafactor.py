@@ -23,6 +23,8 @@ class Adafactor(Optimizer):
     float32 state. `optim="adafactor"` sets `scale_parameter=False, relative_step=False` and uses the trainer's learning
     rate. The defaults below come from the paper. With these defaults, Adafactor computes the step size itself.
 
+    In the formulas below, `t` counts the updates of a parameter: 1 in the first update.
+
     Args:
         params: Parameters or parameter groups.
         lr: Learning rate. Must be None (the default) if `relative_step` is True, and a number if it is False.
@@ -30,9 +32,9 @@ class Adafactor(Optimizer):
         clip_threshold: Largest root mean square of an update before the learning rate applies (d of the paper).
         decay_rate: Exponent c of the decay rate `1 - t ** c` of the second moment.
         beta1: Decay rate of the first moment. None (the default): no first moment.
-        weight_decay: Decoupled weight decay: each step subtracts `weight_decay * lr` times the weight.
-        scale_parameter: Multiply the step size by the root mean square of the parameter (section 8).
-        relative_step: Use the step size `min(0.01, 1 / sqrt(t))`.
+        weight_decay: Decoupled weight decay: each step subtracts `weight_decay` times the step size times the weight.
+        scale_parameter: Multiply the step size by the root mean square of the parameter, at least eps2 (section 8).
+        relative_step: Use the step size `min(0.01, 1 / sqrt(t))` instead of `lr`.
         warmup_init: With `relative_step`: use `1e-6 * t` instead of 0.01 in the formula of the step size.
 
     Raises:

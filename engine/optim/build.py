@@ -64,9 +64,10 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Both groups exist even if one is empty. A parameter therefore has the same number in a saved optimizer state as with
-    transformers. Exception: FSDP2 with ignored parameters and tensor parallelism use several device meshes. One fused
-    update cannot span meshes. Each group is then split into one group per mesh, and empty groups are left out.
+    Both groups exist even if one is empty. If `weight_decay` is not 0, a saved optimizer state numbers the parameters
+    as in transformers. Exception: with tensor parallelism, or with FSDP2 and ignored parameters, the parameters use
+    several device meshes. Each group is then split into one group per mesh, because one fused update cannot span
+    meshes. Empty groups are left out.
 
     Args:
         model: The model.

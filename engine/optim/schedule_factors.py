@@ -145,7 +145,7 @@ def _lowest_factor(name: str, lr_init: float, min_lr: float | None, min_lr_rate:
     """Return the lowest factor of the schedule `name`: `min_lr_rate`, or else `min_lr / lr_init`.
 
     Raises:
-        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+        ArgumentError: if neither or both of `min_lr` and `min_lr_rate` are set.
     """
     if min_lr is None and min_lr_rate is not None:
         return min_lr_rate
@@ -180,7 +180,7 @@ def cosine_with_min_lr(
         min_lr_rate: Lowest learning rate as a fraction of the initial one. Set either `min_lr` or `min_lr_rate`.
 
     Raises:
-        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+        ArgumentError: if neither or both of `min_lr` and `min_lr_rate` are set.
     """
     lowest = _lowest_factor("cosine_with_min_lr", lr_init, min_lr, min_lr_rate)
     if step < num_warmup_steps:
@@ -216,7 +216,7 @@ def cosine_warmup_with_min_lr(
         warmup_lr_rate: Factor at the first step of the warmup. Default: 1 / num_warmup_steps.
 
     Raises:
-        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+        ArgumentError: if neither or both of `min_lr` and `min_lr_rate` are set.
     """
     lowest = _lowest_factor("cosine_warmup_with_min_lr", lr_init, min_lr, min_lr_rate)
     now, warmup, total = float(step), float(num_warmup_steps), float(num_training_steps)

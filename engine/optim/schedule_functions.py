@@ -112,7 +112,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     """Build a schedule with linear warmup, then cosine decay to `min_lr`, or to `min_lr_rate` times the peak.
 
     Raises:
-        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+        ArgumentError: if neither or both of `min_lr` and `min_lr_rate` are set.
     """
     return get_scheduler(
         "cosine_with_min_lr",
@@ -141,7 +141,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     The warmup starts at `warmup_lr_rate` times the peak; if this is None, at the peak divided by `num_warmup_steps`.
 
     Raises:
-        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
+        ArgumentError: if neither or both of `min_lr` and `min_lr_rate` are set.
     """
     return get_scheduler(
         "cosine_warmup_with_min_lr",

@@ -144,10 +144,11 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
     """Yield the records to compare.
 
-    The function leaves out the records that `left_out` names, the events that come once per session, and the saves and
-    epoch events at the steps of a resume. A recording stores only the changes of the state. The yielded records of
-    `on_step_end`, `on_evaluate_end`, `on_epoch_end` and `on_log` have the whole state. All other yielded records have
-    no state.
+    Records that an interruption of a run adds or changes are left out, such as `on_setup`. Records that `left_out`
+    names are left out too.
+
+    A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
+    `on_epoch_end` and `on_log` have the whole state. All other yielded records have no state.
 
     Args:
         recording: the recording.

@@ -102,16 +102,16 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return the rows with only the last `stop` row. After each earlier `stop`, a later session continued the run."""
+    """Return all rows except the earlier `stop` rows. After an earlier `stop`, a later session continued the run."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 
 
 def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
-    """Compute from the rows which checkpoints exist after the last row. Return the steps of these checkpoints.
+    """Return the steps of the checkpoints that exist after the last row, in ascending order.
 
     Args:
-        rows: the rows of a run.
+        rows: the rows of a run, as `rows_of` returns. The function reads the rows of the kinds `save` and `delete`.
         before: the steps of the checkpoints that exist before the first row.
     """
     kept = dict.fromkeys(before)

@@ -85,7 +85,7 @@ class DeepSpeed(Callback):
     _torch_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
     """The function `torch.nn.functional.linear` from before the session, to restore after the session."""
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
-    """`requires_grad` of each parameter when the engine was built."""
+    """`requires_grad` of each parameter when DeepSpeed built its engine."""
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
     """Whether the engine already made the current step. The engine then also cleared the gradients."""
 

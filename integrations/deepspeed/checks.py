@@ -30,7 +30,11 @@ BY_SHAPE = "depends on the shape or norm of each weight"
 
 
 def check_config(config: dict[str, Any], run: Run) -> None:
-    """Check a completed configuration against the device, DeepSpeed's own keys, and the run.
+    """Check that a configuration fits the device, the run, and the names that DeepSpeed knows.
+
+    Args:
+        config: the result of `complete_config`.
+        run: the run.
 
     Raises:
         ArgumentError: if there is a problem. The error lists all problems, and says how to fix each of them.
@@ -69,12 +73,14 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
 
 
 def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]) -> None:
-    """Raise an error if `requires_grad` changed after the engine was built, because stages 1 to 3 ignore the change.
+    """Raise an error if `requires_grad` changed after DeepSpeed built its engine.
+
+    Stages 1 to 3 ignore such a change.
 
     Args:
         model: the model.
-        before: `requires_grad` of each parameter when the engine was built.
-        config: the completed configuration.
+        before: `requires_grad` of each parameter when DeepSpeed built its engine.
+        config: the result of `complete_config`.
 
     Raises:
         ArgumentError: if `requires_grad` of a parameter changed and the stage is not 0. The error names the first

@@ -60,7 +60,7 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
         optimizer: the optimizer. None: DeepSpeed builds the optimizer that the configuration names.
         groups: the parameter groups of the optimizer. With stages 1 to 3, the function removes frozen parameters from
             these groups.
-        config: the completed configuration. The function leaves out the schedule, because the run itself steps the
+        config: the result of `complete_config`. The function leaves out the schedule, because the run itself steps the
             schedule.
 
     Raises:

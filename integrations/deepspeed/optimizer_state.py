@@ -67,7 +67,10 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Replace each weight by a full copy of its float32 master weight. Call this method before the engine ends."""
+        """Replace each trainable weight by a full copy of its float32 master weight.
+
+        Call this method before DeepSpeed's engine is destroyed.
+        """
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
@@ -75,7 +78,7 @@ class OptimizerState:
     def restore_parameters(self) -> None:
         """Put the model's parameters back into the torch optimizer, and clear the state of the optimizer.
 
-        Call this method after the engine is destroyed.
+        Call this method after DeepSpeed's engine is destroyed.
         """
         inner = torch_optimizer(self.engine)
         inner.param_groups[:] = [
@@ -84,9 +87,10 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the groups with their current options, in the format of `param_groups` in a state dict.
+        """Return the parameter groups with the options of `inner`, in the format of `param_groups` in a state dict.
 
-        The result includes groups without parameters to train. DeepSpeed drops such groups.
+        With stages 1 to 3, `inner` lacks the groups without parameters to train. The result has these groups too, with
+        the options in the attribute `groups`.
         """
         current = iter(inner.param_groups)
         options, first = [], 0

@@ -1,4 +1,4 @@
-"""Create and clean up what an engine needs in its process: process group, launcher variables and compiled code."""
+"""Create and clean up what DeepSpeed's engine needs: process group, launcher variables and compiled code."""
 
 from __future__ import annotations
 

@@ -138,9 +138,14 @@ def _gathered(tensor: torch.Tensor, modified: bool = False) -> Any:
 
 
 def set_full_value(parameter: Any, value: torch.Tensor, key: str = "") -> None:
-    """Set a parameter's master weight, or the entry `key` of its optimizer state, from the full tensor.
+    """Set a parameter's master weight from the full tensor. With a `key`, set the optimizer state instead.
 
     Each rank passes the full tensor and stores only its own shard.
+
+    Args:
+        parameter: the parameter.
+        value: the full tensor.
+        key: the entry of the parameter's optimizer state, such as `exp_avg`; an empty string for the master weight.
     """
     value = value.to(parameter.device)
     if not hasattr(parameter, "ds_tensor"):

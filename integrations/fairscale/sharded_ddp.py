@@ -143,11 +143,11 @@ def _remove_hooks(wrapped: Any) -> None:
 
 
 class _Gradients:
-    """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
+    """Averages the gradients over the ranks at the end of a step.
 
-    fairscale itself sends each gradient as soon as backward has computed the gradient. But the forward of one rank may
-    use other parameters than the forward of another rank. The ranks would then send gradients in different orders, and
-    would mix up the gradients or wait for each other.
+    fairscale itself sends each gradient as soon as backward has computed the gradient. If two ranks
+    used different parameters in forward, they would send gradients in different orders. The ranks would then mix up the
+    gradients, or wait for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:

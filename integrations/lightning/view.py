@@ -283,10 +283,10 @@ class TrainerView:
     # What the adapter calls.
 
     def request_stop(self) -> None:
-        """Request the end of the training if the callback set `should_stop`.
+        """If the callback of Lightning has set `trainer.should_stop = True`, request a stop.
 
-        `Lightning` calls this method after each hook, because some callbacks first set `should_stop` and then the
-        reason.
+        `Lightning` calls this method after each hook, because some callbacks first set `should_stop` and then their
+        attribute `stopping_reason_message`.
         """
         if self._stops:
             reason = getattr(self.callback, "stopping_reason_message", None) or "trainer.should_stop = True"

@@ -174,7 +174,10 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 
 
 def name_of(run: Run, run_id: str) -> str:
-    """Return the name of the artifact: `model-` and the name of the run, or `model-` and `run_id` without a name."""
+    """Return the name of the artifact: `model-` and the argument `run_name`, such as `model-first`.
+
+    If `run_name` is None, equals `output_dir`, or has no ASCII letter or digit, the wandb run id `run_id` replaces it.
+    """
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
     valid = _valid(named or run_id)
     return f"model-{valid if valid.strip('-_.') else _valid(run_id)}"

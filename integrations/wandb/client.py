@@ -53,7 +53,7 @@ class WandbSession(TrackerSession):
         Args:
             live: the open run, as returned by `wandb.init`.
             owned: whether this session finishes the run. False for a run that the user's program opened.
-            request: the values with which the run was opened.
+            request: the request that `open_run` received.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
@@ -163,8 +163,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, write recent rows again if the new run lacks them. Rows are missing if
-        wandb-core died before it wrote them.
+        If the user's program opened neither run, write the recent rows that the new run lacks. For example, if
+        wandb-core dies before it writes a row, the new run lacks this row.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)

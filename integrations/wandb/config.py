@@ -49,7 +49,7 @@ def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -
 
     If the user passes a callback of their own, such as `Checkpoint(...)`, this callback replaces the default callback.
     The arguments that configure the default callback, such as `save_steps`, then have no effect. The result leaves
-    them out. The config lists the user's callback under `callbacks`.
+    out these arguments. The function `run_config` lists the user's callback under `callbacks`.
     """
     values = {name: _short(value) for name, value in args.to_dict().items()}
     attached = list(attached)

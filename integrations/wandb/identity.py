@@ -70,9 +70,10 @@ class Identity:
 
     @property
     def listed(self) -> list[Segment]:
-        """The segments for the script with `wandb sync` commands: `waiting`, and the last segment if it is offline.
+        """The segments for the script with `wandb sync` commands.
 
-        `waiting` does not contain the last segment while this segment is empty.
+        These are the segments in the property `waiting`, and the last segment if it is offline. While the last segment
+        is empty, `waiting` lacks it.
         """
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]

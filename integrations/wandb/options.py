@@ -140,7 +140,7 @@ def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None
 
 
 def check_fields(callback: Any) -> None:
-    """Check the types of the fields of a `Wandb` callback that the client does not check.
+    """Check the fields of a `Wandb` callback that are in the table `FIELDS`. The wandb client does not check them.
 
     Raises:
         ArgumentError: for an invalid value. The error names the field and the valid values.

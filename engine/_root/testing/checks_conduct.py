@@ -30,7 +30,10 @@ from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Return the `Watch` of a run with a new callback. The first call makes this run."""
+    """Return the object that recorded the handlers of the callback under test during a run.
+
+    The first call makes this run. Later calls return the same `Watch`.
+    """
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)

@@ -122,13 +122,12 @@ def check_callback(
 
 
 def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Mapping[str, str] = {}) -> list[str]:
-    """Return the names of the checks to run, in their order.
+    """Return the names of the checks to run, in the order of `CHECKS`.
 
     Args:
-        only: the names of the checks to run. Empty: all checks.
-        two_processes: if `only` is empty, whether the result includes the check that starts two processes.
-        expected_failed: the names of checks that the callback fails, each with a reason. The function only refuses
-            unknown names in it. It does not remove these checks from the result.
+        only: the names of the checks to run. Empty: all checks that run in one process.
+        two_processes: if `only` is empty, also return the check that starts two processes.
+        expected_failed: the reasons of failures, by name of the check. The result still contains these checks.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

@@ -113,8 +113,8 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 def full_disk(folder: Path | str) -> Iterator[None]:
     """Simulate a full disk below a folder, in a `with` block.
 
-    An `OSError` with the error number ENOSPC is raised when the program opens a file below the folder for writing, and
-    when it makes the folder or a folder below it.
+    An `OSError` with the error number ENOSPC is raised when the program opens a file below the folder for writing. The
+    error is also raised when the program creates the folder or one of its subfolders.
     """
     full = Path(os.path.abspath(folder))
     opens, makes = builtins.open, os.mkdir

@@ -48,7 +48,7 @@ class Lab:
         self._built: list[Trainer] = []
 
     def new(self) -> Any:
-        """Return a new callback."""
+        """Build the callback under test again, and return the new callback."""
         callback = self.subject.build(self.folder)
         self.class_values = {**values_of_classes(callback), **self.class_values}
         return callback

@@ -37,7 +37,7 @@ class Ended:
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
     """Call a function in forked processes that torch.distributed can connect.
 
-    Each process has the environment variables that a launcher would set, such as `RANK` and `MASTER_ADDR`.
+    If `count` is above 1, each process has the environment variables of a launcher, such as `RANK` and `MASTER_ADDR`.
 
     A forked process starts in milliseconds, and the function need not be importable. The operating system must have
     `fork`, and this process must not have used CUDA.

@@ -19,7 +19,7 @@ class FakeSession(ServiceSession):
         self.tracker = tracker
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Add a row to the tracker. At a step in `fails_at`, raise `ConnectionError`."""
+        """Add a row to the tracker. If `step` is in `FakeTracker.fails_at`, raise `ConnectionError` instead."""
         if step in self.tracker.fails_at:
             raise ConnectionError(f"the fake service does not answer at step {step}")
         self.tracker.rows.append({**values, "step": step})
@@ -54,7 +54,10 @@ class FakeTracker(ServiceTracker):
     """How the runs of the tracker ended, one entry for each closed run."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
-        """Store the training arguments, and return a session that adds its values to this tracker."""
+        """Store the training arguments, `config`, and return a session that adds its values to this tracker.
+
+        `name` is not used.
+        """
         self.config = dict(config)
         return FakeSession(opening.run_id, self)
 

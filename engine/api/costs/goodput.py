@@ -101,7 +101,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Goodput:
-    """The time of a run over all its sessions."""
+    """The measured sessions of a run. The method `to_dict` computes the goodput of these sessions."""
 
     sessions: list[Session]
     """The sessions of the run, in order."""

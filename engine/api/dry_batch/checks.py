@@ -87,13 +87,13 @@ def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[in
 
 
 def metric_finding(trainer: Any, metric: str) -> str | None:
-    """Return a finding if no evaluation of the trainer can measure a metric.
+    """Return a finding, which is a text for the report, if no evaluation of the trainer can return a metric.
 
-    Return None if an evaluation can measure the metric, or if this is not known.
+    Return None if an evaluation can return the metric, or if the function cannot decide.
 
     Args:
         trainer: the Trainer.
-        metric: the full name of a metric that a callback reads.
+        metric: the full name of a metric that a callback reads, such as `eval_loss`.
     """
     given = trainer.eval_dataset
     if given is None or any(is_overridden(trainer, name) for name in REPLACEABLE):

@@ -62,10 +62,10 @@ class Unrestorable(Exception):
 class KeptState:
     """A copy of the state of some objects, the roots, and of all objects that the roots refer to.
 
-    The state consists of attributes, containers, tensors, arrays and random generators. The search follows attributes,
-    items of lists and dicts with at most 64 items, and the closures of functions. It also follows the classes of the
-    program, and the globals that functions of the program use. `restore` does not undo effects outside of the process,
-    such as files and requests. It does not restore objects that are written in C.
+    The state consists of attributes, containers, tensors, arrays and random generators. The constructor searches
+    attributes, items of lists and dicts with at most 64 items, and the closures of functions. The constructor also
+    searches the classes of the program, and the globals that functions of the program use. `restore` does not undo
+    effects outside of the process, such as written files. `restore` does not restore objects that are written in C.
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:

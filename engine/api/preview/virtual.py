@@ -68,7 +68,7 @@ class VirtualRun(Run):
         opened.mode = "train"
 
     def feed_from(self, loader: Any) -> None:
-        """Store the training loader of the trainer. A preview that resumes counts the remaining batches with it."""
+        """Set the attribute `train_dataloader` to `loader`, the training loader of the trainer."""
         opened = self.session
         opened.train_dataloader = loader
 
@@ -86,7 +86,7 @@ class VirtualRun(Run):
 
 
 class VirtualStorage:
-    """The storage of a preview. It stores which checkpoints exist, but writes no file."""
+    """The storage of a preview. It lists the checkpoints that the run would have, but writes no file."""
 
     def __init__(self) -> None:
         """Create a storage without a checkpoint."""
@@ -133,7 +133,7 @@ class VirtualFeed:
         """Create the object that counts the batches of a run.
 
         Args:
-            run: the virtual run.
+            run: the run of the preview.
             plan: the length of the run.
             stream_rows: the number of samples of one epoch, if the data has no length; None if it is unknown.
 
@@ -245,10 +245,10 @@ class VirtualTrainer(EvaluationMethods):
     """The trainer of a preview. It logs and evaluates with the code of the Trainer, but with assumed metrics."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
-        """Create the trainer of a virtual run.
+        """Create the trainer of a preview.
 
         Args:
-            run: the virtual run.
+            run: the run of the preview.
             eval_dataset: the evaluation data of the trainer. For a dict of datasets, only the keys are read.
             curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
             names: metric prefix of each evaluation -> the names of the metrics without a curve that the evaluation
@@ -295,7 +295,7 @@ class VirtualServices(TrainerServices):
     """
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Return the assumed metrics of an evaluation, and announce the events of the evaluation."""
+        """Return the metrics that the preview assumes for an evaluation, and announce the events of the evaluation."""
         metrics: dict[str, float] = self.trainer.evaluate(*args, **options)
         return metrics
 
@@ -316,7 +316,7 @@ class VirtualServices(TrainerServices):
 
 
 class VirtualResumption(Resumption):
-    """The start of a virtual run from a checkpoint. It loads no weights, no optimizer state and no RNG states."""
+    """The start of a preview from a checkpoint. It loads no weights, no optimizer state and no RNG states."""
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
         """Do nothing: there is no model."""
@@ -349,15 +349,16 @@ class VirtualResumption(Resumption):
 
 
 class VirtualStart(FreshStart):
-    """The start of a virtual run at its first step."""
+    """The start of a preview at step 0."""
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
     """Build an optimizer that updates no model. A schedule can read and set the learning rates of the optimizer.
 
     Args:
-        groups: parameter groups. The optimizer gets one group with the same learning rate for each of these groups.
-        rate: the learning rate for groups that have no learning rate.
+        groups: parameter groups. The optimizer copies only `lr` and `initial_lr` from each group. If there are no
+            groups, the optimizer has one group.
+        rate: the learning rate for groups without `lr`.
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)

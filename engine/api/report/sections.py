@@ -1,4 +1,4 @@
-"""The sections of the page below the curves. Each function returns HTML, or an empty text if no run has the data."""
+"""The sections of a report, except the curves. Each function returns HTML, or an empty text if no run has the data."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _costs(run: RunData) -> str:
 
 
 def goodput(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return the goodput of each run, with a table of the time by part: each session, and all sessions together."""
+    """Return the goodput of each run, with a table of the last sessions of the run. The last row has the totals."""
     return _of_each(runs, names, _goodput)
 
 
@@ -275,7 +275,7 @@ def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def callbacks(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table for each run: the callbacks with a handler of each event, in the order of calls."""
+    """Return a table for each run. Each row has one event, and the callbacks that handle it, in the order of calls."""
     return _of_each(runs, names, _callbacks)
 
 

@@ -1,4 +1,4 @@
-"""Tables and numbers of the page, as HTML text. The functions escape every value that is not `Html`."""
+"""Tables and numbers of the report, as HTML text. Only the text of an `Html` object is not escaped."""
 
 from __future__ import annotations
 

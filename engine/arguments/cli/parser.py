@@ -86,8 +86,8 @@ class ArgumentParser(argparse.ArgumentParser):
             args_file_flag: A flag that names a configuration file. A command line may have the flag several times.
 
         Returns:
-            An instance of each dataclass, in the order of the parser. If `add_argument` added arguments, a namespace
-            with their values follows. If `return_remaining_strings` is set, the list of unknown words follows.
+            An instance of each dataclass, in the order of the attribute `dataclass_types`. If `add_argument` added
+            arguments, a namespace with their values follows. If `return_remaining_strings`, the unknown words follow.
         """
         try:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -130,7 +130,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return self._build(values, problems)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse words as `argparse` does. Return a namespace with the fields that are set, and the unknown words."""
+        """Parse words as `argparse` does. Return a namespace of the fields that words set, and the unknown words."""
         namespace, rest, problems = self._scan(args, namespace)
         if problems:
             self._fail(refusal(problems))

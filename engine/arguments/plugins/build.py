@@ -50,7 +50,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
     """Build the callbacks that a parsed text describes. Return the callbacks, and the problems of the text.
 
-    If there is a problem, the list of callbacks is empty. `build` describes `args` and `find`.
+    If there is a problem, the list of callbacks is empty. For `args` and `find`, see the function `build`.
     """
     try:
         target = find(spec.name)

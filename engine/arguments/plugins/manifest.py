@@ -175,7 +175,7 @@ def _problem_of_name(name: str) -> str:
 
 
 def _handled_elsewhere() -> list[str]:
-    """Return the events in the manifests of installed plugins. A plugin may handle the events of another plugin."""
+    """Return the names of the events that installed plugins declare in their manifests. Any plugin may handle them."""
     found: list[str] = []
     for plugin in installed().values():
         found += (plugin.manifest() or {}).get("events", {})

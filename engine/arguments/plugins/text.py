@@ -64,7 +64,7 @@ class Spec:
         return cls(match["name"], _options(call, text))
 
     def __str__(self) -> str:
-        """Return the text of the callback."""
+        """Return a text that `parse` can read, such as `damp_spikes(factor=4)`."""
         options = ", ".join(f"{name}={as_text(value)}" for name, value in self.options.items())
         return f"{self.name}({options})" if options else self.name
 

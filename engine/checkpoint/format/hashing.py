@@ -108,7 +108,7 @@ def to_write() -> Algorithm:
 
 
 def digest_in(entry: dict[str, Any]) -> AnyDigest:
-    """Return the digest in the entry of a file, from a valid manifest."""
+    """Return the digest of a file. `entry` describes the file in a valid manifest."""
     algorithm = next(algorithm for algorithm in ALGORITHMS if algorithm.key in entry)
     return algorithm(entry["size"], entry[algorithm.key])
 

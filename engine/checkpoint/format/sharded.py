@@ -174,7 +174,7 @@ class StoredTensor:
         return made
 
     def whole(self) -> torch.Tensor:
-        """Read the whole tensor, with the strides in `stride`.
+        """Read the whole tensor, with the strides in the attribute `stride`.
 
         Raises:
             CheckpointError: if the files do not hold all of the tensor.
@@ -221,14 +221,14 @@ def has_sharded_tensors(path: Path) -> bool:
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Open a value file. Return its tensors by name, including sharded tensors, and its metadata.
+    """Open a value file, such as `optimizer.safetensors`. Return its tensors by name, and its metadata.
 
-    Tensors without dimensions are read now. Other tensors are `StoredTensor` objects. Their values are read when the
-    method `read` is called.
+    Tensors without dimensions are read now. Other tensors are `StoredTensor` objects. They include the sharded tensors
+    that the metadata lists. The shards are in other files of `folder`.
 
     Args:
-        path: the file.
-        folder: the checkpoint that the file belongs to.
+        path: the value file.
+        folder: the checkpoint that the value file belongs to.
     """
     found: dict[str, torch.Tensor | StoredTensor] = {}
     file: Any = safe_open(path, framework="pt")
@@ -282,9 +282,12 @@ def fitted(value: Any, like: Any) -> Any:
     If `like` is sharded, the result is sharded in the same way, and only the shard of this rank is read. Otherwise the
     result is the whole tensor.
 
-    Three kinds of `value` are returned unchanged: a value that is not a tensor, a tensor that is already sharded, and a
-    tensor that consists of other tensors. If `like` is not a tensor or has another shape than `value`, a `StoredTensor`
-    is read as a whole tensor, and a tensor is returned unchanged.
+    In four cases, `value` is returned unchanged, but a `StoredTensor` is read as a whole tensor:
+
+    - `value` is neither a tensor nor a `StoredTensor`.
+    - `value` is already sharded.
+    - `value` stores its values in other tensors, as `consists_of_tensors` describes.
+    - `like` is not a tensor, or has another shape than `value`.
 
     Args:
         value: a tensor, a `StoredTensor` (a tensor that is not read yet), or any other value.

@@ -1,7 +1,7 @@
-"""Reading and writing safetensors files piece by piece, so that the caller can hash the bytes on the way.
+"""Reading and writing safetensors files piece by piece, so that the caller can hash each piece.
 
 The safetensors library writes to a path or to one buffer in memory, and maps files into memory to read them. So the
-library cannot hash the bytes on the way.
+library does not pass pieces to its caller.
 
 The format is 8 bytes with the length of the header, the header as JSON, then the tensors:
 https://github.com/huggingface/safetensors#format
@@ -48,7 +48,7 @@ class Sink(Protocol):
     """An object with a method `write` for bytes, such as an open file or a `HashedFile`."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Write bytes. The caller must not change the bytes afterwards."""
+        """Write bytes. The object may read the bytes later, so the caller must not change them."""
 
 
 def can_write(tensor: torch.Tensor) -> bool:
@@ -100,7 +100,8 @@ def read_tensors(
 
     Args:
         path: the file.
-        seen: a function that is called with each piece of the file, in order. The pieces do not change afterwards.
+        seen: a function that is called with each piece of the file, in order. A piece can share the memory of a
+            returned tensor. `read_tensors` does not change a piece after the call.
 
     Raises:
         OSError: if the file cannot be read.

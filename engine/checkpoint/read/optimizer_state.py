@@ -58,7 +58,7 @@ def restore_scaler(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return optimizer, schedule and loss scaler of the run by part; None for a part that the run does not have."""
+    """Return optimizer, schedule and loss scaler of the run by `StatePart`; None for each that the run lacks."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,
@@ -69,9 +69,9 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load a saved state into the optimizer of the run.
 
-    An optimizer state numbers the parameters in the order of the parameter groups. If the run and the saved run group
-    the parameters differently, the optimizer gets the saved grouping. For example, `weight_decay` was 0 in the saved
-    run, and is not 0 now.
+    An optimizer state numbers the parameters in the order of the parameter groups. For example, the groups of the saved
+    run differ from the groups of the run if `weight_decay` was 0 and is 0.1 now. If the groups differ and no callback
+    builds the optimizer, the function divides the parameters into the saved groups.
 
     Args:
         run: the run.
@@ -129,10 +129,10 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Divide the parameters of an optimizer into the same two groups as in the saved run.
+    """Divide the parameters of an optimizer into groups of the saved sizes.
 
-    With weight decay, trainbus puts the parameters without decay, such as biases, into the second group. Without weight
-    decay, the first group has all parameters. `sizes` shows which of the two cases the saved run had.
+    If a run has weight decay, its second group has the parameters without decay, such as biases. If a run has no weight
+    decay, its first group has all parameters. `sizes` shows whether the saved run had weight decay.
 
     Args:
         optimizer: the optimizer of the run.
@@ -141,7 +141,7 @@ def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Pat
         path: the file of the saved state, for the error.
 
     Raises:
-        CheckpointError: if no grouping has these sizes.
+        CheckpointError: if the groups do not have these sizes, with or without weight decay.
     """
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:

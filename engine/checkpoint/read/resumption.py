@@ -42,7 +42,7 @@ class FreshStart:
         """Return the trainer state, run plan and data position with which training starts. Also set the run id.
 
         Args:
-            plan: the run plan of a new run with these arguments.
+            plan: the run plan of a new run with the arguments `run.args`.
         """
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
@@ -180,7 +180,7 @@ class Resumption(FreshStart):
     def _sizes(self) -> Sizes:
         """Return the batch size over all ranks and the gradient accumulation of this session.
 
-        If the user's own loader does not report its batch size, use the batch size per rank in the checkpoint. The
+        If the batch size of the user's own loader is unknown, use the batch size per rank in the checkpoint. The
         argument `per_device_train_batch_size` does not change the batches of such a loader.
         """
         sizes, before = self.run.sizes, self.saved.get("train_batch_size")

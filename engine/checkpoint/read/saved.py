@@ -268,7 +268,7 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Free the memory of the callback states, and of verified tensors that no method has loaded yet."""
+        """Drop the callback states and the verified tensors from memory. A later access reads the files again."""
         self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()

@@ -44,10 +44,15 @@ class StateFiles(Protocol):
         """
 
     def restore(self, part: StatePart, target: Any, load: Callable[[Any], object]) -> None:
-        """Read a part and pass its state to `load`, which loads it into `target`.
+        """Read a part and pass its state dict to `load`.
+
+        Args:
+            part: the part of the training state.
+            target: the object that `load` changes, such as the schedule.
+            load: a function that loads a state dict into `target`. Its errors may pass unchanged.
 
         Raises:
-            CheckpointError: if the file is damaged, or if its state does not fit `target`.
+            CheckpointError: if the file is damaged.
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:

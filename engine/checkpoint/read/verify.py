@@ -73,7 +73,8 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
     If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
-    and weights. With `full`, the headers or checksums in its tensor files must also be valid.
+    and weights. With `full`, each `.safetensors` file must also have a valid header, and each zip file of torch valid
+    checksums.
 
     Args:
         folder: the checkpoint.
@@ -123,9 +124,9 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 
 
 def _native_file(path: Path) -> str:
-    """Return the name of a file in the folder that only trainbus writes; an empty string if there is no such file.
+    """Return the name of a file that only trainbus writes; an empty string if the folder `path` has no such file.
 
-    If a folder has such a file and no manifest, its manifest is lost.
+    If a folder has such a file and no manifest, the manifest of the folder is lost.
     """
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
@@ -134,7 +135,10 @@ def _native_file(path: Path) -> str:
 
 
 def link_target_outside(path: Path, name: str) -> str:
-    """Return the target of `name` if it is a link to a target outside of the folder `path`; else an empty string."""
+    """Return the target of the file `name`; an empty string if the target is inside the folder `path`.
+
+    If links form a cycle, return the path of the file.
+    """
     file = path / name
     try:
         target = file.resolve()

@@ -15,11 +15,15 @@ _SAMPLE_ENTRIES = ("began", "order", "rows", "parts", "workers_epoch")
 
 
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a loader position that are valid for any batch size and any world size.
+    """Return the entries of a loader position that do not depend on the batch size.
 
-    These entries are the samples that are done, the order of the samples, the RNG states at the start of the epoch, and
-    the epoch in which persistent workers started. Entries such as the number of taken batches or the RNG states before
-    the prefetched batch are left out, because they depend on the batch size.
+    These entries are:
+
+    - `rows`: the number of samples that are done, by worker;
+    - `parts`: the attribute `Loader.parts` at the save;
+    - `order`: the state of the sampler;
+    - `began`: the RNG states at the start of the epoch;
+    - `workers_epoch`: the epoch in which persistent workers started.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 

@@ -70,7 +70,7 @@ class BackgroundWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a task runs."""
+        """Whether the task of the last `submit` still runs. False before the first `submit`."""
         return self._task is not None and not self._task.done()
 
     @property

@@ -19,7 +19,8 @@ EXPORTED = "model.pt2"
 def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
     """Write `model.pt2`, the forward of a model in evaluation mode, traced by `torch.export`.
 
-    If the model allows it, the exported program accepts inputs of other sizes, such as other batch sizes.
+    The exported program also accepts other sizes than the sizes of `inputs`, such as another batch size. If the forward
+    works only with one size, the exported program accepts only this size.
 
     Args:
         model: the model. After the export, each module is in training or evaluation mode as before.

@@ -22,7 +22,10 @@ class HostCopies:
         self._used = set()
 
     def copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous copy of a tensor, on the CPU. `name` selects the memory to reuse."""
+        """Return a contiguous copy of a tensor on the CPU.
+
+        If the last copy with the same `name` has the same shape and dtype, overwrite this copy.
+        """
         self._used.add(name)
         kept = self._kept.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:

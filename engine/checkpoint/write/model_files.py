@@ -211,7 +211,10 @@ def _remove_others(folder: Path, written: set[str]) -> None:
 
 
 def _shards(weights: Weights, max_bytes: int | None) -> list[Weights]:
-    """Divide weights, in order, into files of at most `max_bytes`. A larger tensor gets its own file."""
+    """Divide weights, in order, into files of at most `max_bytes` bytes. None: one file.
+
+    A tensor larger than `max_bytes` is alone in a file.
+    """
     shards: list[Weights] = [{}]
     size = 0
     for name, tensor in weights.items():

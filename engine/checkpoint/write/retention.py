@@ -83,9 +83,9 @@ class Keep(CheckedKeywords):
         """Return the checkpoints to delete, oldest first.
 
         Args:
-            checkpoints: the good checkpoints of one run, oldest first.
+            checkpoints: the undamaged checkpoints of one run, oldest first.
             pinned: the steps of checkpoints that always stay.
-            metric: the metric that `best` compares.
+            metric: the metric that the field `best` compares. With an empty text, `best` selects no checkpoint.
             greater_is_better: whether a greater value of the metric is better.
         """
         if not checkpoints or self.keeps_all:

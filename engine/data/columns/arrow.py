@@ -78,10 +78,13 @@ class Chunk:
         return level[rows], level[rows + 1]
 
     def block(self, row: int) -> tuple[list[int], int, int]:
-        """Return the shape of the lists in a row, the index of its first value, and the index after its last value.
+        """Return the shape of a row, and where its values begin and end in the attribute `values`.
+
+        The end is the index after the last value of the row.
 
         Raises:
-            NotColumnar: if the row has lists of different lengths.
+            NotColumnar: if the row has lists of different lengths, or if an outer list is empty, so that the length of
+                the inner lists is unknown.
         """
         shape: list[int] = []
         begin, end = row, row + 1

@@ -18,9 +18,9 @@ _ENDLESS = int(1e20)
 
 
 def is_usual(tokenizer: Any) -> bool:
-    """Return whether a tokenizer pads with the unchanged method `pad` of transformers' base class.
+    """Return whether a tokenizer pads with the unchanged methods of transformers' `PreTrainedTokenizerBase`.
 
-    `padded` has the same result as `tokenizer.pad` only for such a tokenizer.
+    The function `padded` has the same result as `tokenizer.pad` only for such a tokenizer.
     """
     module = imported("transformers.tokenization_utils_base")
     base = getattr(module, "PreTrainedTokenizerBase", None)

@@ -24,10 +24,11 @@ class Table:
     """The columns of a `datasets.Dataset`. Each process that reads the columns creates its own `Table`."""
 
     def __init__(self, dataset: Any) -> None:
-        """Check the format of a dataset. A column is viewed when it is first read.
+        """Check the format of a dataset. The method `column` checks the values of each column.
 
         Raises:
-            NotColumnar: if the format of the dataset is not supported.
+            NotColumnar: if the format of the dataset is not supported. Also if the format is `torch` and a column holds
+                dates or times.
         """
         self.dataset = dataset
         self._format = kind, chosen, options, adds_others = _format_of(dataset)

@@ -53,10 +53,11 @@ class TensorRows(BatchRows):
 
 
 def _is_usual(tensor: torch.Tensor) -> bool:
-    """Return whether a batch is made by selecting rows of a tensor, instead of stacking samples.
+    """Return whether to make a batch by selecting rows of a tensor, instead of stacking samples.
 
-    The result must be the same, so the tensor must be dense, contiguous, on the CPU, not empty and without gradients.
-    In a worker, the result is False for rows of `_LARGE` or more bytes: stacking them is faster.
+    True only for a dense, contiguous tensor on the CPU that is not empty and needs no gradients. For any other tensor,
+    the two ways could give different batches. In a worker, False for rows of `_LARGE` or more bytes, because stacking
+    is faster.
     """
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
         return False

@@ -101,7 +101,7 @@ def layout_for(model: nn.Module) -> Layout:
 
 
 def _candidates(model: nn.Module, config: Any, signature: ForwardSignature) -> Iterator[Layout]:
-    """Yield the layouts to try with a model, the cheapest layout first."""
+    """Yield the layouts to try with a model. Layouts without an attention mask come first, because they cost less."""
     pad = getattr(config, "pad_token_id", None)
     firsts = [0] if pad is None else [0, pad + 1]  # RoBERTa and its relatives count from the padding id
     attention = str(getattr(config, "_attn_implementation", None) or "")

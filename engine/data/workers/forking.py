@@ -43,7 +43,10 @@ def _other_threads_run() -> bool:
 
 
 def _state(thread: int) -> str:
-    """Return the state letter of a thread, such as `R` (running) or `S` (sleeping); empty if the thread has ended."""
+    """Return the state of a thread, such as `R` (running) or `S` (sleeping); empty if the thread has ended.
+
+    `thread` is the native id of the thread.
+    """
     try:
         text = (_THREADS / str(thread) / "stat").read_text()
     except OSError:

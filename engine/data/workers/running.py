@@ -40,20 +40,23 @@ class RunningWorkers:
             self.states = by_number(state["workers"])
 
     def inherit_epoch(self, state: dict[str, Any]) -> None:
-        """Set `epoch` to `state["workers_epoch"]`, if there is one. `state` is a result of `Loader.resume_state`."""
+        """Set the attribute `epoch` to `state["workers_epoch"]`, if `state` has this entry.
+
+        `state` is a result of `Loader.resume_state`.
+        """
         self.epoch = state.get("workers_epoch", self.epoch)
 
     def take_states(self) -> dict[int, Any] | None:
-        """Return `states`, and set `states` to None, so that only the next iteration uses them."""
+        """Return the attribute `states`, and set it to None, so that only one iteration of the loader uses it."""
         states, self.states = self.states, None
         return states
 
     def note_started(self, iterator: Any, epoch: int, loader: Any) -> None:
-        """Store the iterator of torch that runs the workers. Set `epoch` if it is None.
+        """Store the iterator of torch that runs the workers. If the attribute `epoch` is None, store the epoch too.
 
         Args:
             iterator: the iterator of torch. It is the same object in each epoch.
-            epoch: the epoch that begins.
+            epoch: the epoch that begins, counted from 0.
             loader: the loader of the iterator. When the loader is freed, the iterator is freed too, and the workers
                 end.
         """

@@ -13,10 +13,10 @@ from ...checkpoint.own_generators import DEPTH, ObjectSearch
 
 
 def shares_values(dataset: Any) -> bool:
-    """Return whether a dataset has a value in shared memory. All processes then see a change that one process makes.
+    """Return whether a dataset has a shared value. If one process changes a shared value, all processes see the change.
 
-    Such values are a tensor of one element after `share_memory_()`, as in a `datasets.IterableDataset`, and objects of
-    `multiprocessing`: `Value`, `Array` and the objects of a manager.
+    Shared values are a tensor of one element after `share_memory_()`, as in a `datasets.IterableDataset`, and objects
+    of `multiprocessing`: `Value`, `Array` and the objects of a manager.
     """
     search = ObjectSearch(_is_shared)
     search.visit("dataset", dataset, DEPTH)

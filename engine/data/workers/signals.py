@@ -48,7 +48,7 @@ def ignore_stop_signals(worker: int) -> None:
 
 
 def _exit_when_told(parent: int) -> None:
-    """Wait for a SIGTERM from the parent process, then exit."""
+    """Ignore each SIGTERM until the process with the id `parent` sends one, then exit."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

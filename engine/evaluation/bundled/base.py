@@ -41,7 +41,7 @@ class Bundled(ABC):
 
     @abstractmethod
     def add_batch(self, *, predictions: Any, references: Any) -> None:
-        """Add the predictions and labels of one batch to the counts."""
+        """Update the metric with the predictions and labels (`references`) of one batch."""
 
     @abstractmethod
     def compute(self) -> dict[str, Any]:

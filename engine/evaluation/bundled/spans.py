@@ -14,7 +14,9 @@ from .classes import quotient
 
 @dataclass
 class Seqeval(Bundled):
-    """Precision, recall and F1 of spans, overall and by type. A span counts if its type and both ends are correct.
+    """Precision, recall and F1 of spans, overall and by type.
+
+    A predicted span is correct if the references have a span with the same type, start and end.
 
     A label has a tag of the schemes IOB1, IOB2, IOE or IOBES, and a type. In `B-PER`, the tag is `B` and the type is
     `PER`. The label `O` is outside of all spans. As in conlleval, an `I-PER` without a `B-PER` starts a span. The
