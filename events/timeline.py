@@ -5,8 +5,9 @@ now())`, which takes about 0.1 microseconds. A mark names the part that begins n
 each moment of a run belongs to one part. `fold` adds up many marks at once.
 
 Marks nest in levels. The bus opens a level with the mark `CALL`, makes a mark for each handler, and closes the level
-with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. All time in a scope, including the handlers that
-run in this time, counts for the part of the outermost scope.
+with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. Each scope names a part, such as `evaluate`.
+All time in a scope counts for this part, including the time of handlers. Inside other scopes, the time counts for the
+part that the outermost scope names.
 """
 
 from __future__ import annotations

@@ -224,8 +224,8 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
     Args:
         callback: the callback.
         attributes: the attributes that the callback had when it was attached. Default: its current attributes.
-        saved: whether a checkpoint saves the result with a state. If True, attributes that changed since the callback
-            was attached are left out, because these attributes are state and not settings.
+        saved: True if the returned dict is written to a checkpoint together with the callback state. Attributes that
+            changed since the callback was attached are then left out, because they are state and not settings.
     """
     began = attributes if saved else None
     settings = _settings(callback, began) if is_dataclass(callback) else _attributes(callback, attributes, saved)

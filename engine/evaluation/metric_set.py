@@ -246,7 +246,8 @@ def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[
         reads: the values to read from the outputs; None for the default of a bundled metric.
         shift: the argument `shift` of `Metrics`.
         common: the arguments of `Reader` that all metrics of a `Metrics` share, by name.
-        options: the options of all metrics, by name. The metric receives the options that it supports.
+        options: one dict from option name to value, for all metrics together. The metric receives the options that it
+            supports.
 
     Raises:
         ArgumentError: for an unknown metric, or for a value of `reads` that the metric does not support. Also if the

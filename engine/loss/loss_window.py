@@ -137,7 +137,7 @@ class Losses:
         self._restored: dict[str, dict[str, float]] = {}
 
     def open(self, step: int, name: str = "") -> LossWindow:
-        """Create one more loss window for the losses after the current step, and return this window.
+        """Return a new loss window. It collects the losses of all steps after the current step.
 
         Args:
             step: number of optimizer steps that are done.

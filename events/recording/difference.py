@@ -144,8 +144,8 @@ def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
 def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
     """Yield the records to compare.
 
-    Records that an interruption of a run adds or changes are left out, such as `on_setup`. Records that `left_out`
-    names are left out too.
+    Leave out the records that differ only because a run was interrupted, such as `on_setup`. Also leave out the records
+    that `left_out` names.
 
     A recording stores only the changes of the state. The yielded records of `on_step_end`, `on_evaluate_end`,
     `on_epoch_end` and `on_log` have the whole state. All other yielded records have no state.

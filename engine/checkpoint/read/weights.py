@@ -36,8 +36,8 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
     Returns:
         The weights by name. If `like` has no sharded tensor, the weights are on the CPU, and all names of a tied weight
-        refer to one tensor. A weight of an adapter has its name in the adapter file, with the prefix `<adapter>/` for
-        each adapter other than `default`.
+        refer to one tensor. The key of an adapter weight is the name in the adapter file. If the adapter is not
+        `default`, the key starts with `<adapter>/`.
 
     Raises:
         CheckpointError: if the checkpoint has no weights, or if they cannot be read.

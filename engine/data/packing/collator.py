@@ -43,7 +43,7 @@ class Packing(CheckedKeywords):
     """Largest number of tokens in a row. None: the length of the longest sample of the batch. The time of attention
     grows with the square of this number. `flatten` ignores it."""
     strategy: str = "best_fit"
-    """`best_fit` needs the fewest rows in most cases. `first_fit` keeps the samples in order, and may need more rows.
+    """`best_fit` usually needs at most as many rows as `first_fit`. `first_fit` keeps the samples in order.
     `flatten` puts all samples into one row, as flash attention needs it. A model with flash attention always gets
     `flatten`."""
     pad_to_multiple_of: int | None = None
