@@ -15,7 +15,7 @@ from ..distributed.workload import STATES, Workload
 from .json_output import print_json, versioned
 
 _LEGEND = [
-    "work: weights that are gathered, or cast to half precision. kept: between steps. peak: the maximum in a step.",
+    "work: temporary tensors when backward begins. kept: between steps. peak: the maximum in a step.",
     "machine: host memory of one machine.",
     "sent: parameters that a GPU sends in each step, per parameter of the model.",
 ]
