@@ -37,8 +37,8 @@ DIFFERS = {
         "`tpu_metrics_debug` is refused."
     ),
     "deepspeed": (
-        "The arguments fill missing sections of the configuration, as in transformers 4. Checkpoints have the same "
-        "files as without DeepSpeed."
+        "The arguments fill some missing keys of the configuration. Checkpoints have the same files as without "
+        "DeepSpeed."
     ),
     "fsdp": (
         "FSDP2 of PyTorch shards the model. With `bf16`, the model computes in autocast. With "
