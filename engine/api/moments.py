@@ -18,7 +18,7 @@ from torch import nn
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers
 from ...events.control import OUTSIDE
-from ...events.errors import ArgumentError
+from ...events.errors import ArgumentError, ModelError
 from ...events.flags import SERVED
 from ..data.batches import to_device
 from .base import TrainerBase
@@ -235,8 +235,17 @@ class MomentMethods(TrainerBase):
 
         In an override, `super()._wrap_model(...)` wraps the run's model and returns the wrapper. Any other call returns
         the existing wrapper if `model` is the run's model, and returns another model unchanged.
+
+        Raises:
+            ModelError: if an override passes another model than the run's model to `super()._wrap_model`.
         """
         if self._is_work("_wrap_model"):
+            if model is not self.run.model:
+                raise ModelError(
+                    f"`super()._wrap_model` received a {type(model).__name__}, but it wraps the model of the run, a "
+                    f"{type(self.run.model).__name__}. Replace the model in `model_init`, or wrap the result of "
+                    "`super()._wrap_model(model)`."
+                )
             wrapped: nn.Module = self._work("_wrap_model")
             return wrapped
         return self.run.model_wrapped if model is self.run.model else model

@@ -161,6 +161,7 @@ class ReplayRun:
         self.checkpoint: Any = None
         self.run = self
         self._measured, self._now, self._before = -1, 0.0, 0.0
+        self._epoch = 1
 
     def _use_settings(self, head: dict[str, Any]) -> None:
         """Set arguments and ranks, which may differ between the sessions of a recording."""
@@ -206,8 +207,7 @@ class ReplayRun:
     def count(self, clock: Clock, calls: int) -> int:
         """Return the current step or epoch of the replay, as `clock` selects. For `Clock.CALLS`, return `calls`."""
         step = self.state.global_step
-        epoch = int(self.state.epoch) + 1
-        return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
+        return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: self._epoch}.get(clock, calls)
 
     def follow(self, record: Record) -> None:
         """Set the values of the run to the values of a record, the next one of the recording."""
@@ -217,6 +217,8 @@ class ReplayRun:
             if name == "best_model_checkpoint" and value is not None:
                 value = str(self._folder / value)
             setattr(state, name, number(value))
+        if record.get("e") == "on_epoch_begin":
+            self._epoch = int(state.epoch) + 1  # at the end of the epoch, `state.epoch` is this number
         if record.get("e") == "on_step_end":
             state.global_step = self.control.speaking.step = record["s"]
             self.learning_rate = record.get("lr")

@@ -37,6 +37,7 @@ from trainbus.engine.api.replay_run import ReplayError
 from trainbus.engine.api.report.recorded import read_recorded
 from trainbus.engine.commands.main import main
 from trainbus.events import EVENTS, record
+from trainbus.events.catalog import Clock
 from trainbus.events.recording.difference import Difference, first_difference
 from trainbus.events.recording.files import RecordingError, read
 from trainbus.events.recording.rows import rows_of
@@ -437,6 +438,29 @@ def test_a_replay_writes_no_file_of_the_run(plain: Path, tmp_path: Path) -> None
     assert [row["train/global_step"] for row in logged] == [*range(1, 13)]
     added = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file() and path not in before}
     assert added == {"replay"}
+
+
+def test_a_replay_counts_epochs_as_the_run(tmp_path: Path) -> None:
+    class Counts(Callback):
+        seen: list[tuple[str, int]]
+
+        def __init__(self) -> None:
+            self.seen = []
+
+        def on_epoch_begin(self, run: Any) -> None:
+            self.seen.append(("begin", run.count(Clock.EPOCH, 0)))
+
+        def on_step_end(self, run: Any) -> None:
+            self.seen.append(("step", run.count(Clock.EPOCH, 0)))
+
+        def on_epoch_end(self, run: Any) -> None:
+            self.seen.append(("end", run.count(Clock.EPOCH, 0)))
+
+    live, replayed = Counts(), Counts()
+    build(tmp_path, live, max_steps=20).train()
+    replay(tmp_path, replayed)
+    assert replayed.seen == live.seen
+    assert [count for name, count in live.seen if name == "end"] == [1, 2, 3]
 
 
 def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) -> None:

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import trainbus
-from support.data import sentences
-from support.models import bert
+from support.data import net_samples, sentences
+from support.models import Net, bert
 from support.outcomes import history, same_weights, weights
 from support.trainers import hushed
 from trainbus.engine.api.moments import CALLED
 from trainbus.engine.api.removed_names import NEVER_CALLED
+from trainbus.events.errors import ModelError
 
 METHODS = sorted(
     name
@@ -312,6 +314,20 @@ class Wrapped:
         model = super()._wrap_model(model, training, dataloader)
         self.wrapped = getattr(self, "wrapped", 0) + 1
         return model
+
+
+def test_an_override_that_wraps_another_model_is_refused(tmp_path: Path) -> None:
+    class Outer(nn.Sequential):
+        """A model around the model of the run."""
+
+    class WrapsAnother(trainbus.Trainer):
+        def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+            return super()._wrap_model(Outer(model), training, dataloader)
+
+    args = trainbus.TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none")
+    trainer = WrapsAnother(Net(), args, train_dataset=net_samples())
+    with pytest.raises(ModelError, match=r"received a Outer, but it wraps the model of the run, a Net"):
+        trainer.train()
 
 
 CHANGING = [KeepsLast, ChoosesFirst, AddsMetric, HalvesNorm, SkipsBatches, ZerosInputs, HalfLoss, LogsRate]

@@ -14,11 +14,11 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from support.data import CountedRows, points, sentences
-from support.models import Regression, bert
+from support.data import CountedRows, net_samples, points, sentences
+from support.models import Net, Regression, bert
 from support.outcomes import history, same_weights, weights
 from support.trainers import regression_trainer
-from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
+from trainbus import EMA, Checkpoint, EarlyStopping, Trainer, TrainingArguments, at, at_end, every
 from trainbus.engine.arguments import script
 from trainbus.engine.checkpoint.format import files
 from trainbus.engine.checkpoint.format.codec import load_values
@@ -474,3 +474,20 @@ def test_a_run_stopped_within_an_epoch_resumes_within_it(tmp_path: Path):
     run = resumed(tmp_path / "resumed", tmp_path / "stopped" / "checkpoint-7", args=args)
     assert same_weights(weights(run.model), weights(unbroken.model))
     assert run.state.epoch == unbroken.state.epoch
+
+
+def sequential(optimizer: Any, parts: int) -> Any:
+    parts_of = [torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 2) for _ in range(parts)]
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, parts_of, [2 * number for number in range(1, parts)])
+
+
+def test_a_schedule_that_does_not_fit_is_a_checkpoint_error(tmp_path: Path) -> None:
+    def trainer(parts: int) -> Any:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        args = TrainingArguments(str(tmp_path), max_steps=4, save_steps=2, use_cpu=True, report_to="none")
+        return Trainer(model, args, train_dataset=net_samples(), optimizers=(optimizer, sequential(optimizer, parts)))
+
+    trainer(3).train()
+    with pytest.raises(CheckpointError, match=r"does not fit the SequentialLR of this run"):
+        trainer(2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import multiprocessing.sharedctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,14 @@ def in_multiprocessing() -> Any:
 
 
 EPOCHS: dict[str, Callable[[], Any]] = {"own": Plain, "tensor": in_tensor, "multiprocessing": in_multiprocessing}
+VALUES: dict[str, tuple[Callable[[], Any], bool]] = {
+    "value without a lock": (lambda: multiprocessing.Value("i", 0, lock=False), True),
+    "raw value": (lambda: multiprocessing.sharedctypes.RawValue("i", 0), True),
+    "array": (lambda: multiprocessing.Array("i", 1), True),
+    "array without a lock": (lambda: multiprocessing.Array("i", 1, lock=False), True),
+    "number of ctypes": (lambda: ctypes.c_int(0), False),
+    "array of ctypes": (lambda: (ctypes.c_int * 2)(), False),
+}
 
 
 class ChangingRows(Dataset):
@@ -122,6 +132,11 @@ def test_an_epoch_in_shared_memory_is_found(epoch: str) -> None:
     dataset = ChangingRows(EPOCHS[epoch]())
     assert shares_values(dataset) == (epoch != "own")
     assert shares_values(torch.utils.data.Subset(dataset, [0])) == (epoch != "own")
+
+
+@pytest.mark.parametrize(("make", "shared"), VALUES.values(), ids=VALUES)
+def test_values_of_ctypes_are_shared_only_in_shared_memory(make: Callable[[], Any], shared: bool) -> None:
+    assert shares_values(ChangingRows(make())) == shared
 
 
 def test_a_large_tensor_in_shared_memory_is_no_epoch() -> None:

@@ -18,8 +18,8 @@ import torch
 from ....events.errors import CheckpointError
 from ..format.files import HF_ARGUMENTS, MANIFEST
 from ..format.folder import CheckpointFolder
-from .pickled import load_plain, reason_of
-from .state_files import StatePart
+from .pickled import load_plain
+from .state_files import StatePart, fitting
 
 OPTIMIZER = "optimizer.pt"
 SCHEDULER = "scheduler.pt"
@@ -58,15 +58,8 @@ class HFStateFiles:
 
     def restore(self, part: StatePart, target: Any, load: Callable[[Any], object]) -> None:
         state = self.load(part)
-        try:
+        with fitting(target, self.path_of(part)):
             load(state if part is StatePart.OPTIMIZER else _known_entries(target, state))
-        except CheckpointError:
-            raise
-        except Exception as error:
-            kind = type(target).__name__
-            raise CheckpointError(
-                f"{self.path_of(part)} does not fit the {kind} of this run: {reason_of(error)}"
-            ) from error
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
         path = self.rng_path(rank, world_size)

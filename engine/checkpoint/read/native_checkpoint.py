@@ -10,7 +10,7 @@ from ..format import files
 from ..format.codec import load_values
 from ..format.folder import CheckpointFolder
 from ..format.tensor_cache import TensorCache
-from .state_files import StatePart
+from .state_files import StatePart, fitting
 
 _NAMES = {
     StatePart.OPTIMIZER: files.OPTIMIZER,
@@ -41,7 +41,9 @@ class NativeStateFiles:
         return load_values(self.path_of(part), whole=whole, folder=self._folder, cache=self._cache)
 
     def restore(self, part: StatePart, target: Any, load: Callable[[Any], object]) -> None:
-        load(self.load(part))
+        state = self.load(part)
+        with fitting(target, self.path_of(part)):
+            load(state)
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
         path = self.rng_path(rank, world_size)

@@ -6,10 +6,16 @@ transformers' Trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
+
+from ....events.errors import CheckpointError, TrainbusError
+from .pickled import reason_of
 
 
 class StatePart(Enum):
@@ -18,6 +24,23 @@ class StatePart(Enum):
     OPTIMIZER = "the optimizer"
     SCHEDULER = "the schedule"
     SCALER = "the loss scaler"
+
+
+@contextmanager
+def fitting(target: Any, path: Path) -> Iterator[None]:
+    """Load a state of the file `path` into `target` inside the `with` block.
+
+    Raises:
+        CheckpointError: in place of an error in the block, because the state then does not fit `target`. Errors of
+            trainbus, and an error about too little memory, stay as they are.
+    """
+    try:
+        yield
+    except (TrainbusError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        kind = type(target).__name__
+        raise CheckpointError(f"{path} does not fit the {kind} of this run: {reason_of(error)}") from error
 
 
 class StateFiles(Protocol):
@@ -49,10 +72,10 @@ class StateFiles(Protocol):
         Args:
             part: the part of the training state.
             target: the object that `load` changes, such as the schedule.
-            load: a function that loads a state dict into `target`. Its errors may pass unchanged.
+            load: a function that loads a state dict into `target`.
 
         Raises:
-            CheckpointError: if the file is damaged.
+            CheckpointError: if the file is damaged, or if its state does not fit `target`.
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import _SimpleCData
+import ctypes
 from multiprocessing.managers import BaseProxy
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -26,4 +26,6 @@ def shares_values(dataset: Any) -> bool:
 def _is_shared(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and bool(value.is_shared())  # type: ignore[no-untyped-call]
-    return isinstance(value, (SynchronizedBase, BaseProxy, _SimpleCData))
+    if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)):
+        return hasattr(value, "_wrapper")  # `multiprocessing` adds it to values in shared memory
+    return isinstance(value, (SynchronizedBase, BaseProxy))
