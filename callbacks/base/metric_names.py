@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class DefaultMetric(str):
-    """The name of a metric as the default of a field. So a callback knows whether its user wrote the name."""
+    """The name of a metric as the default of a field. With it, a callback knows that its user wrote no name."""
 
 
 DEFAULT_METRIC = DefaultMetric("eval_loss")

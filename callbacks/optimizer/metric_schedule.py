@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
@@ -32,11 +32,9 @@ class MetricSchedule(Callback):
     metric: str = DEFAULT_METRIC
     """The metric. The prefix `eval_` is optional. If you do not set it, and another metric chooses the best model, a
     warning names both metrics."""
-    _by_default: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._by_default = isinstance(self.metric, DefaultMetric)
-        self.metric = full_name(str(self.metric))
+        self.metric = full_name(self.metric)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
@@ -45,7 +43,7 @@ class MetricSchedule(Callback):
     def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
         if needs_metric(lr_scheduler):
             check_measured(self.metric, run, "MetricSchedule")
-            if self._by_default:
+            if isinstance(self.metric, DefaultMetric):
                 warn_of_best_metric(self.metric, run, "MetricSchedule")
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:

@@ -128,7 +128,6 @@ class EarlyStopping(Callback):
     goal."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
-    _by_default: bool = field(default=False, init=False, repr=False, compare=False)
     rule: StopRule = field(init=False, repr=False, compare=False)
     """The object that decides whether to stop. `rule.best` is the best value of this run so far."""
 
@@ -137,8 +136,7 @@ class EarlyStopping(Callback):
             raise ArgumentError(f"EarlyStopping(patience={self.patience}): set a patience of 1 or more evaluations.")
         if self.threshold < 0:
             raise ArgumentError(f"EarlyStopping(threshold={self.threshold}): set a threshold of 0 or more.")
-        self._by_default = isinstance(self.metric, DefaultMetric)
-        self.metric = full_name(str(self.metric))
+        self.metric = full_name(self.metric)
         self.rule = self._rule()
 
     def _rule(self) -> StopRule:
@@ -160,7 +158,7 @@ class EarlyStopping(Callback):
     def on_train_begin(self, run: Run) -> None:
         require_evaluations(run, "EarlyStopping")
         check_measured(self.metric, run, "EarlyStopping")
-        if self._by_default:
+        if isinstance(self.metric, DefaultMetric):
             warn_of_best_metric(self.metric, run, "EarlyStopping")
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:

@@ -88,5 +88,4 @@ def test_a_metric_that_the_user_wrote_gives_no_warning(tmp_path, caplog, reader,
 
 def test_a_default_metric_equals_the_same_written_metric():
     assert EarlyStopping() == EarlyStopping("eval_loss")
-    assert type(EarlyStopping().metric) is str
     assert repr(EarlyStopping()) == repr(EarlyStopping("loss"))
