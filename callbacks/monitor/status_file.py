@@ -312,8 +312,8 @@ def _encoded(values: dict[str, Any]) -> bytes:
 def _shortened(values: dict[str, Any], size: int) -> bytes:
     """Return values as JSON of at most `size` bytes.
 
-    While the JSON is too long, the function empties the next field in the constant `DETAILS`. If the JSON is still too
-    long, the function cuts the end of the value `reason`.
+    `DETAILS` lists names of fields. The function empties these fields one after the other, until the JSON is short
+    enough. If the JSON is still too long, the function cuts the end of the value `reason`.
 
     Raises:
         OSError: if the shortest form of the values needs more than `size` bytes.

@@ -278,7 +278,7 @@ class DataLoaderMethods(LossMethods):
         """Return a dataset of the library `datasets` without the columns that the model does not take.
 
         Args:
-            dataset: the dataset. A dataset of another library is returned unchanged, because the collator drops the
+            dataset: the dataset. A dataset of another library is returned unchanged: the collator drops the unused
                 columns of its samples.
             description: not used.
 

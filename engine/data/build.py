@@ -169,7 +169,7 @@ def default_sampler(
 
 
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
-    """Return a sampler for `sampler`, so that a resumed run can draw the order of an epoch a second time.
+    """Return `sampler`, or a sampler that replaces it, so that a resumed run can draw the order of an epoch again.
 
     - None becomes a sampler in the order of `dataset`.
     - A torch `RandomSampler` that draws each sample once becomes a `ShuffledSampler` with `seed`, as in accelerate.

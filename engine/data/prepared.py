@@ -112,12 +112,12 @@ class PreparedLoader:
     """The epoch, from 0. An iteration passes the epoch to the samplers when it begins, and adds 1 when it ends."""
 
     def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
-        """Wrap `loader`, and divide its batches over the ranks.
+        """Wrap `loader`. The ranks take its batches in turn.
 
         Args:
             loader: the loader, equal on every rank. If its sampler is a `RandomSampler` that draws each sample once, a
                 `ShuffledSampler` replaces this sampler.
-            ranks: the ranks that divide the batches. Samples from the start of the epoch fill up the last batches.
+            ranks: the ranks. `ShardedBatches` and `_shared` describe their last batches.
             seed: the seed of the `ShuffledSampler`.
         """
         self.loader, self.ranks = loader, ranks

@@ -91,7 +91,7 @@ UNSUPPORTED: dict[str, str] = {
     "sequence_parallel_size": "ranks that share a sequence need the same samples, but each rank has its own",
     "data_efficiency": "it selects the samples in its own data loader, but the trainer uses a different data loader",
     "hybrid_engine": "it is an engine for reinforcement learning with its own training loop",
-    "autotuning": "it starts many runs, which only the launcher `deepspeed` can do",
+    "autotuning": "it starts many runs, but the trainer makes only one",
 }
 """The keys of features that the trainer does not support, each with the reason."""
 

@@ -24,7 +24,7 @@ class Links:
     """Replaces new files by hard links to equal files of an earlier checkpoint."""
 
     def __init__(self, folder: Path, digests: Mapping[str, AnyDigest]) -> None:
-        """Link to the files in `folder`.
+        """Store the arguments. The method `replace` makes the links.
 
         Args:
             folder: the earlier checkpoint.
