@@ -18,8 +18,9 @@ import torch
 from ....events.errors import CheckpointError
 from ..format.files import HF_ARGUMENTS, MANIFEST
 from ..format.folder import CheckpointFolder
+from .fitting import fitting
 from .pickled import load_plain
-from .state_files import StatePart, fitting
+from .state_files import StatePart
 
 OPTIMIZER = "optimizer.pt"
 SCHEDULER = "scheduler.pt"

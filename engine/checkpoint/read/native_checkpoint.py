@@ -10,7 +10,8 @@ from ..format import files
 from ..format.codec import load_values
 from ..format.folder import CheckpointFolder
 from ..format.tensor_cache import TensorCache
-from .state_files import StatePart, fitting
+from .fitting import fitting
+from .state_files import StatePart
 
 _NAMES = {
     StatePart.OPTIMIZER: files.OPTIMIZER,

@@ -6,16 +6,10 @@ transformers' Trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
-
-import torch
-
-from ....events.errors import CheckpointError, TrainbusError
-from .pickled import reason_of
 
 
 class StatePart(Enum):
@@ -24,23 +18,6 @@ class StatePart(Enum):
     OPTIMIZER = "the optimizer"
     SCHEDULER = "the schedule"
     SCALER = "the loss scaler"
-
-
-@contextmanager
-def fitting(target: Any, path: Path) -> Iterator[None]:
-    """Load a state of the file `path` into `target` inside the `with` block.
-
-    Raises:
-        CheckpointError: in place of an error in the block, because the state then does not fit `target`. Errors of
-            trainbus, and an error about too little memory, stay as they are.
-    """
-    try:
-        yield
-    except (TrainbusError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        kind = type(target).__name__
-        raise CheckpointError(f"{path} does not fit the {kind} of this run: {reason_of(error)}") from error
 
 
 class StateFiles(Protocol):

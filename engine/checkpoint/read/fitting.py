@@ -1,0 +1,30 @@
+"""The error for a saved state that does not fit its object, such as the schedule of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....events.errors import CheckpointError, TrainbusError
+from .pickled import reason_of
+
+
+@contextmanager
+def fitting(target: Any, path: Path) -> Iterator[None]:
+    """Load a state of the file `path` into `target` inside the `with` block.
+
+    Raises:
+        CheckpointError: in place of an error in the block, because the state then does not fit `target`. Errors of
+            trainbus, and an error about too little memory, stay as they are.
+    """
+    try:
+        yield
+    except (TrainbusError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        kind = type(target).__name__
+        raise CheckpointError(f"{path} does not fit the {kind} of this run: {reason_of(error)}") from error
