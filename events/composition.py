@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .callback import Callback
-from .capabilities import Capability
+from .capabilities import BestMetric, Capability
 from .errors import ArgumentError
 
 
@@ -20,6 +20,15 @@ def providers(callbacks: Iterable[object], capability: Capability) -> list[Callb
 def provides(callbacks: Iterable[object], capability: Capability) -> bool:
     """Return whether at least one of the callbacks has the given capability."""
     return bool(providers(callbacks, capability))
+
+
+def best_metric_of(callbacks: Iterable[object]) -> BestMetric | None:
+    """Return the metric by which the first callback that chooses the best model compares models.
+
+    None if no callback chooses the best model, or if this callback names no metric.
+    """
+    choosers = providers(callbacks, Capability.CHOOSES_BEST_MODEL)
+    return choosers[0].best_metric if choosers else None
 
 
 def is_rank_local(callback: object) -> bool:

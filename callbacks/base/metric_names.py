@@ -11,7 +11,7 @@ from ...engine.evaluation.metric_names import greater_is_better as greater_is_be
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.composition import providers, provides
+from ...events.composition import best_metric_of, provides
 from ...events.errors import ArgumentError, nearest
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,7 @@ def warn_of_best_metric(metric: str, run: Run, reader: str) -> None:
         run: the run.
         reader: the name of the class of the callback.
     """
-    choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-    best = choosers[0].best_metric if choosers else None
+    best = best_metric_of(run.bus.subscribers.values())
     if best is not None and best.name != metric and run.state.is_world_process_zero:
         logger.warning(
             "%s reads the metric %r by default, but %r chooses the best model. Write %s(%r) to read the same metric, "

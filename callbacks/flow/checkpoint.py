@@ -23,7 +23,7 @@ from ...engine.distributed.ranks import connection_lost
 from ...engine.run import Run
 from ...events.activity import AWAIT_SAVE, CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
-from ...events.composition import providers, provides
+from ...events.composition import best_metric_of, provides
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, CheckpointError, nearest
 from ...events.stages import Stage, order
@@ -346,5 +346,4 @@ def on_all(run: Run, work: Callable[[], T]) -> T:
 
 def _best_metric(run: Run) -> BestMetric:
     """Return the metric by which a callback chooses the best model; `eval_loss` if no callback chooses one."""
-    choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-    return (choosers[0].best_metric if choosers else None) or BestMetric()
+    return best_metric_of(run.bus.subscribers.values()) or BestMetric()

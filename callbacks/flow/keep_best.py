@@ -9,6 +9,7 @@ from typing import Any
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.checkpoint.read.saved import SavedCheckpoint
+from ...engine.evaluation.metric_names import improves as improves
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import BestMetric, Capability, Conflict
@@ -26,20 +27,6 @@ from ..base.metric_names import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-def improves(value: float, best: float | None, greater: bool) -> bool:
-    """Return whether a value is better than the best value so far. NaN is never better.
-
-    Args:
-        value: the new value.
-        best: the best value so far. None or NaN: any value except NaN is better. The state of another library may have
-            the best value NaN.
-        greater: whether a greater value is better.
-    """
-    if value != value:
-        return False
-    return best is None or best != best or (value > best if greater else value < best)
 
 
 @dataclass

@@ -26,8 +26,7 @@ from ...engine.distributed.failure_report import error_line
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.capabilities import Capability
-from ...events.composition import providers
+from ...events.composition import best_metric_of
 from ...events.errors import RankFailure
 from ...events.recording.files import written
 from ...events.stages import Stage, order
@@ -237,8 +236,7 @@ def _best(run: Run) -> dict[str, Any] | None:
     state = run.state
     if state.best_metric is None:
         return None
-    choosers: Any = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-    named = choosers[0].best_metric if choosers else None
+    named = best_metric_of(run.bus.subscribers.values())
     return {"metric": named and named.name, "value": state.best_metric, "step": state.best_global_step}
 
 

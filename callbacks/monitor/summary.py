@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
 from ...engine.api.console import say
 from ...engine.api.costs.facts import Fact, block, facts_of
@@ -17,8 +16,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.capabilities import Capability
-from ...events.composition import providers
+from ...events.composition import best_metric_of
 from ...events.ledger import Entry
 from ...events.stages import Stage, order
 
@@ -121,8 +119,7 @@ def _failures(entries: Iterable[Entry]) -> Iterator[Fact]:
 
 
 def _metric_name(run: Run) -> str:
-    choosers: Any = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-    best = choosers[0].best_metric if choosers else None
+    best = best_metric_of(run.bus.subscribers.values())
     return "" if best is None else f"{best.name} "
 
 

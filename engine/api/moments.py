@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from torch import nn
 
-from ...events.capabilities import BestMetric, Capability
-from ...events.composition import providers
+from ...events.composition import best_metric_of
 from ...events.control import OUTSIDE
 from ...events.errors import ArgumentError, ModelError
 from ...events.flags import SERVED
 from ..data.batches import to_device
+from ..evaluation.metric_names import improves
 from .base import TrainerBase
 from .overrides import is_overridden
 
@@ -320,7 +320,7 @@ class MomentMethods(TrainerBase):
         """
         if self._is_work("_determine_best_metric"):
             return bool(self._work("_determine_best_metric"))
-        state, best = self.run.state, self._best_metric()
+        state, best = self.run.state, best_metric_of(self.bus.subscribers.values())
         if best is None:
             return False
         if best.name not in metrics:
@@ -331,16 +331,10 @@ class MomentMethods(TrainerBase):
         value, before = metrics[best.name], state.best_metric
         if before is not None and value == before:
             return state.best_global_step == state.global_step  # a callback has noted this evaluation
-        if value != value or (before is not None and (value > before) is not best.greater_is_better):
+        if not improves(value, before, best.greater_is_better):
             return False
         state.best_metric, state.best_global_step = value, state.global_step
         return True
-
-    def _best_metric(self) -> BestMetric | None:
-        """Return the metric that chooses the best model; None if no callback chooses one."""
-        choosers = providers(self.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-        found: BestMetric | None = choosers[0].best_metric if choosers else None
-        return found
 
     # Sizes.
 

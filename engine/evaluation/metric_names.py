@@ -47,3 +47,17 @@ def greater_is_better(metric: str, mode: str | None = None) -> bool:
     if mode not in ("min", "max"):
         raise ArgumentError(f"mode={mode!r} is unknown{nearest(mode, ('min', 'max'))} Set 'min' or 'max'.")
     return mode == "max"
+
+
+def improves(value: float, best: float | None, greater: bool) -> bool:
+    """Return whether a value is better than the best value so far. NaN is never better.
+
+    Args:
+        value: the new value.
+        best: the best value so far. None or NaN: any value except NaN is better. The state of another library may have
+            the best value NaN.
+        greater: whether a greater value is better.
+    """
+    if value != value:
+        return False
+    return best is None or best != best or (value > best if greater else value < best)

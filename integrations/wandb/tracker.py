@@ -18,7 +18,7 @@ from ...engine.arguments import ALIASES, TrainingArguments
 from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
-from ...events.composition import providers
+from ...events.composition import best_metric_of
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, nearest
 from ...events.state import TrainerState
@@ -260,8 +260,7 @@ class Wandb(RowTracker):
             if state.num_input_tokens_seen:
                 values["total/tokens_per_second"] = round(state.num_input_tokens_seen / seconds, 3)
         if state.best_metric is not None:
-            choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
-            metric = (choosers[0].best_metric if choosers else None) or BestMetric()
+            metric = best_metric_of(run.bus.subscribers.values()) or BestMetric()
             values |= {f"best/{in_sections(metric.name)}": state.best_metric, "best/step": state.best_global_step}
         return values
 

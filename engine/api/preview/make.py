@@ -12,7 +12,7 @@ from typing import Any
 
 from ....events.callback import Callback
 from ....events.capabilities import Capability
-from ....events.composition import providers
+from ....events.composition import best_metric_of
 from ....events.errors import nearest
 from ....events.recording.recorder import DecisionRecorder, Record
 from ....events.recording.rows import kept_of, rows_of
@@ -267,8 +267,7 @@ class Rehearsal:
 
     def _seen(self, rows: list[Any], rates: LearningRates, plan: RunPlan) -> Seen:
         virtual = self.virtual
-        choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
-        best = choosers[0].best_metric if choosers else None
+        best = best_metric_of(self.callbacks.values())
         name = "eval_loss" if best is None else best.name
         values = {
             entry["step"]: float(entry[name])
