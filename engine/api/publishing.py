@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...events.capabilities import Capability
 from ...events.composition import providers
@@ -22,6 +22,14 @@ logger = logging.getLogger(__name__)
 
 CARD = "README.md"
 """The file name of the model card."""
+
+
+@runtime_checkable
+class PushesSaves(Protocol):
+    """A callback that pushes checkpoints to a hub. `PushToHub` implements this protocol."""
+
+    def push_save(self, run: Run, checkpoint: files.CheckpointRecord) -> None:
+        """Push what the strategy of the callback selects after a save."""
 
 
 class Publisher(Protocol):
@@ -204,8 +212,7 @@ class PublishingMethods(SavingMethods, LoadingMethods):
         if self._is_work("_push_from_checkpoint", checkpoint_folder):
             self._work("_push_from_checkpoint")
             return
-        attached = providers(self.bus.subscribers.values(), Capability.PUBLISHES)
-        pushing = [callback for callback in attached if hasattr(callback, "push_save")]
+        pushing = [callback for callback in self.bus.subscribers.values() if isinstance(callback, PushesSaves)]
         if not pushing:
             raise ArgumentError(
                 f"{checkpoint_folder} cannot be pushed, because no callback pushes to the hub. Set `push_to_hub=True`, "
