@@ -85,14 +85,10 @@ class OptimizerMethods(TrainerBase):
         """
         if self.run.optimizer is None:
             args, model = self.args, self.run.model if model is None else model
-            groups = parameter_groups(
-                model,
-                args.weight_decay,
-                self.get_decay_parameter_names(model),
-                always_split=is_overridden(self, "create_optimizer"),  # an override may change one of the groups
-            )
-            if args.learning_rates:
-                groups = with_own_rates(groups, model, args.learning_rates)
+            # An override may change one of the groups. A callback that builds the optimizer cannot change the groups
+            # later, and a checkpoint may have both.
+            owned = is_overridden(self, "create_optimizer") or self.run.seams.filled_by("make_optimizer")
+            groups = self._make_groups(model, args.weight_decay, always_split=bool(owned))
             given = self.optimizer_cls_and_kwargs
             if given is None and is_overridden(self, "get_optimizer_cls_and_kwargs"):
                 given = self.get_optimizer_cls_and_kwargs(args, model)
@@ -192,6 +188,17 @@ class OptimizerMethods(TrainerBase):
         return groups
 
     # Building, through the seams.
+
+    def _make_groups(
+        self, model: nn.Module, weight_decay: float, *, always_split: bool = False
+    ) -> list[dict[str, Any]]:
+        """Build parameter groups with a weight decay, the decaying names of this trainer, and `learning_rates`.
+
+        `parameter_groups` describes the parameters and the errors.
+        """
+        decaying = self.get_decay_parameter_names(model)
+        groups = parameter_groups(model, weight_decay, decaying, always_split=always_split)
+        return with_own_rates(groups, model, self.args.learning_rates) if self.args.learning_rates else groups
 
     def _use_given_optimizers(self) -> None:
         """Set the optimizer and the schedule of the run to the objects that the user passed, or to None."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from ..checkpoint.own_generators import OwnGenerators
 from .dry_batch.report import DryBatchReport
@@ -78,6 +79,13 @@ class Services(Protocol):
 
     def plugins(self) -> list[str]:
         """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
+
+    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        """Build the parameter groups that the trainer's own optimizer has with a weight decay.
+
+        Raises:
+            ArgumentError: if no parameter of the model requires a gradient.
+        """
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -175,6 +183,15 @@ class TrainerServices:
     def plugins(self) -> list[str]:
         """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
         return list(self.trainer.plugins)
+
+    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        """Build the parameter groups that the trainer's own optimizer has with a weight decay.
+
+        Raises:
+            ArgumentError: if no parameter of the model requires a gradient.
+        """
+        groups: list[dict[str, Any]] = self.trainer._make_groups(model, weight_decay)
+        return groups
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""

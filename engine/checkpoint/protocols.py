@@ -44,6 +44,13 @@ class ModelWriter(Protocol):
         """
 
 
+class RunServices(ModelWriter, Protocol):
+    """The methods of the trainer that a resume calls. `TrainerServices` implements this protocol."""
+
+    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        """Build the parameter groups that the trainer's own optimizer has with a weight decay."""
+
+
 class StatefulLosses(Protocol):
     """The sums of the training losses, for logs and the summary. `Losses` implements this protocol."""
 
@@ -208,6 +215,10 @@ class ResumableRun(SavableRun, Protocol):
     """The attributes of a run that a resume reads and sets. `engine.run.Run` implements this protocol."""
 
     run_id: str
+
+    @property
+    def services(self) -> RunServices:
+        """The methods of the trainer."""
 
     @property
     def randomness(self) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class DeepSpeed(Callback):
         """Build the engine with `optimizer`, or, if `optimizer` is None, with the optimizer of the configuration."""
         if optimizer is not None:
             check_optimizer(optimizer, self._complete)
-        groups = default_groups(run.model) if optimizer is None else optimizer.param_groups
+        groups = default_groups(run) if optimizer is None else optimizer.param_groups
         original_groups = [{**group, "params": [*group["params"]]} for group in groups]
         attributes = attributes_of(run.model)
         prepare_process(self._complete, run)
@@ -167,7 +167,7 @@ class DeepSpeed(Callback):
         self._zero3_linear = functional.linear
         self._finalizer = finalize_engine(self, self._engine, added_attributes(attributes))
         fix_round_robin_links(self._engine)
-        self._states = OptimizerState(self._engine, original_groups)
+        self._states = OptimizerState(self._engine, original_groups, run.services.parameter_groups)
         self._trained = trainable(run.model.parameters())
 
     def _make_schedule(self, make: Callable[[], Any]) -> Any:

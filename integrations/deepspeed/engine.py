@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from ...callbacks.precision.mixed_precision import to_float32
 from ...engine.data.batches import map_tensors
-from ...engine.optim.build import parameter_groups
 from ...engine.run import Run
 from ...events.errors import ArgumentError, TrainbusError
 from .config import stage_of
@@ -22,9 +21,9 @@ from .process import disable_shm_extension, ignore_deprecated_names, init_single
 Groups = list[dict[str, Any]]
 
 
-def default_groups(model: nn.Module) -> Groups:
+def default_groups(run: Run) -> Groups:
     """Build two parameter groups, with and without weight decay, for an optimizer from DeepSpeed's configuration."""
-    decaying, others = parameter_groups(model, 1.0)
+    decaying, others = run.services.parameter_groups(run.model, 1.0)
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from deepspeed.utils import lazy_init_hp_params_optimizer_state, safe_get_full_o
 from torch import nn
 from torch.optim import Optimizer
 
-from ...engine.optim.build import parameter_groups
+from ...engine.optim.saved_groups import saved_groups
 from ...events.errors import CheckpointError
 from .weights import full_shape, full_value, set_full_value
 
@@ -31,15 +32,19 @@ def torch_optimizer(engine: Any) -> Optimizer:
 class OptimizerState:
     """Reads and writes the state of DeepSpeed's optimizer in the format that an unsharded torch optimizer has."""
 
-    def __init__(self, engine: Any, groups: list[Group]) -> None:
+    def __init__(
+        self, engine: Any, groups: list[Group], make_groups: Callable[[nn.Module, float], list[Group]]
+    ) -> None:
         """Store the engine and the parameter groups.
 
         Args:
             engine: DeepSpeed's engine.
             groups: the parameter groups as they were before the engine changed them, with all parameters and options.
+            make_groups: a function that builds the trainer's own parameter groups for a model and a weight decay.
         """
         self.engine = engine
         self.groups = groups
+        self._make_groups = make_groups
         self._sharded = engine.zero_optimization_stage() > 0
         parameters = [parameter for group in groups for parameter in group["params"]]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
@@ -164,23 +169,19 @@ class OptimizerState:
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
         """Return the parameters of this run as one list per group of a saved state, in the order of the saved state.
 
-        The method tries three divisions into groups: the groups of this run, the groups of a run with weight decay, and
-        the groups of a run without. It returns the first division with the same group sizes as the saved state.
-
         Raises:
-            CheckpointError: if no division has these sizes.
+            CheckpointError: if no division of the parameters has the sizes of the saved groups.
         """
         sizes = [len(group["params"]) for group in state.get("param_groups", [])]
-        groupings = [[group["params"] for group in self.groups]]
-        groupings += [[group["params"] for group in parameter_groups(model, decay)] for decay in (1.0, 0.0)]
-        matching = [grouping for grouping in groupings if [len(members) for members in grouping] == sizes]
-        if not matching or sum(sizes) != sum(len(group["params"]) for group in self.groups):
+        own = [group["params"] for group in self.groups]
+        groups = saved_groups(own, sizes, partial(self._make_groups, model))
+        if groups is None:
             raise CheckpointError(
                 f"The saved optimizer has groups of {sizes} parameters, and the optimizer of this run has groups of "
-                f"{[len(members) for members in groupings[0]]}. Resume with the model of the checkpoint, and freeze "
-                "the same parameters."
+                f"{[len(members) for members in own]}. Resume with the model of the checkpoint, freeze the same "
+                "parameters, and build the optimizer with the same groups."
             )
-        return matching[0]
+        return groups
 
     def _check_shapes(self, state: dict[str, Any], parameter: torch.Tensor) -> None:
         for key, value in state.items():

@@ -142,3 +142,26 @@ def llama() -> nn.Module:
             max_position_embeddings=64,
         )
     )
+
+
+class Vectors(nn.Module):
+    """Four vectors of the same shape. The optimizer state of one vector therefore fits each other vector."""
+
+    NAMES = ("weight_1", "weight_2", "bias_1", "bias_2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, name in enumerate(self.NAMES):
+            self.register_parameter(name, nn.Parameter(torch.full((3,), 0.1 * (number + 1))))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        vectors = [getattr(self, name) for name in self.NAMES]
+        predicted = sum((number + 1) * (vector * x[:, :1]).sum(-1) for number, vector in enumerate(vectors))
+        return {"loss": (predicted - labels.view(-1)).pow(2).mean()}
+
+
+class OtherDecay:
+    """A mixin for trainers of `Vectors`. It chooses two vectors for weight decay, but not the two default ones."""
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return ["weight_1", "bias_1"]

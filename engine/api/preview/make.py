@@ -24,8 +24,6 @@ from ...data.plan import RunPlan
 from ...distributed.consensus import agree_single_process
 from ...distributed.ranks import Ranks
 from ...loop import Loop
-from ...optim.build import parameter_groups
-from ...optim.group_rates import with_own_rates
 from ...optim.registry import OPTIMIZERS
 from ...optim.schedules import get_scheduler
 from ..overrides import is_overridden
@@ -260,8 +258,8 @@ class Rehearsal:
     def _own_groups(self) -> list[dict[str, Any]]:
         """Build the parameter groups that the trainer uses if the user passes no optimizer."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
-        groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
-        return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups
+        groups: list[dict[str, Any]] = trainer._make_groups(model, args.weight_decay)
+        return groups
 
     # Figures.
 

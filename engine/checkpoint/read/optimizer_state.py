@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.optim import Optimizer
 
-from ....events.errors import ArgumentError, CheckpointError
-from ...optim.build import parameter_groups
+from ....events.errors import CheckpointError
+from ...optim.saved_groups import saved_groups, split_state
 from ..format.files import LACKING
 from ..format.sharded import as_tensor, fitted
 from ..protocols import ResumableRun
@@ -85,8 +84,11 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     plain = not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer)
     if plain:
         saved = _saved_groups(state, path)
-        _regroup(optimizer, run.model, [len(group["params"]) for group in saved], path)
+        _regroup(run, [len(group["params"]) for group in saved], path)
         _check_fit(optimizer, state, saved, path)
+    elif isinstance(state, Mapping) and state.get("param_groups") and hasattr(optimizer, "param_groups"):
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        state = split_state(state, sizes, partial(run.services.parameter_groups, run.model))
     run.seams.load_optimizer(optimizer, _placed_like_parameters(optimizer, state))
 
 
@@ -128,37 +130,22 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
     return groups
 
 
-def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Divide the parameters of an optimizer into groups of the saved sizes.
-
-    If a run has weight decay, its second group has the parameters without decay, such as biases. If a run has no weight
-    decay, its first group has all parameters. `sizes` shows whether the saved run had weight decay.
-
-    Args:
-        optimizer: the optimizer of the run.
-        model: the model with the parameters.
-        sizes: the number of parameters in each saved group.
-        path: the file of the saved state, for the error.
+def _regroup(run: ResumableRun, sizes: list[int], path: Path) -> None:
+    """Divide the parameters of the optimizer of the run into groups of the saved sizes.
 
     Raises:
         CheckpointError: if the groups do not have these sizes, with or without weight decay.
     """
-    own = [len(group["params"]) for group in optimizer.param_groups]
-    if own == sizes:
-        return
-    for weight_decay in (1.0, 0.0):
-        try:
-            grouped = [group["params"] for group in parameter_groups(model, weight_decay)]
-        except ArgumentError:
-            grouped = []
-        if [len(members) for members in grouped] == sizes and len(own) == len(sizes) and sum(own) == sum(sizes):
-            for group, members in zip(optimizer.param_groups, grouped):
-                group["params"] = members
-            return
-    raise CheckpointError(
-        f"{path} has groups of {_listed(sizes)} parameters, and the optimizer of this run has groups of "
-        f"{_listed(own)}. Use the model of the saved run, and freeze the same parameters."
-    )
+    own = [group["params"] for group in run.optimizer.param_groups]
+    groups = saved_groups(own, sizes, partial(run.services.parameter_groups, run.model))
+    if groups is None:
+        raise CheckpointError(
+            f"{path} has groups of {_listed(sizes)} parameters, and the optimizer of this run has groups of "
+            f"{_listed([len(members) for members in own])}. Use the model of the saved run, freeze the same "
+            "parameters, and build the optimizer with the same groups."
+        )
+    for group, members in zip(run.optimizer.param_groups, groups):
+        group["params"] = members
 
 
 def _listed(sizes: list[int]) -> str:

@@ -1,0 +1,83 @@
+"""Match the parameter groups of an optimizer with the groups of a saved run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ...events.errors import ArgumentError
+
+Groups = list[list[nn.Parameter]]
+"""The parameters of an optimizer, one list for each parameter group."""
+
+
+def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]) -> Groups | None:
+    """Return the parameters in the groups of a saved run; None if the groups of the saved run are unknown.
+
+    An optimizer state stores how many parameters each group has, but not which parameters. The groups differ from the
+    groups of this run if only one of the two runs has weight decay. Then the trainer divides the parameters again. It
+    can do so only if the groups of this run are its own division. Groups of the user stay as they are.
+
+    Args:
+        own: the groups of this run.
+        sizes: the number of parameters in each group of the saved run.
+        make: a function that builds the trainer's own parameter groups with a weight decay.
+    """
+    if [len(group) for group in own] == list(sizes):
+        return own
+    divisions = [_members(make, decay) for decay in (1.0, 0.0)]
+    if not any(_equal(own, division) for division in divisions):
+        return None
+    return next((division for division in divisions if [len(group) for group in division] == list(sizes)), None)
+
+
+def split_state(
+    state: Mapping[str, Any], sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]
+) -> Mapping[str, Any]:
+    """Return a saved optimizer state with the groups of a run that has weight decay.
+
+    A callback that builds the optimizer, such as `ShardedOptimizer`, always divides the parameters as with weight
+    decay. A run without such a callback and without weight decay has undivided parameters. The state of such a run gets
+    other numbers and groups here. Each group has the options of the saved group with its first parameter. The function
+    returns all other states unchanged.
+
+    Args:
+        state: the saved state, in the format of `state_dict` of a torch optimizer.
+        sizes: the number of parameters in each group of this run.
+        make: a function that builds the trainer's own parameter groups with a weight decay.
+    """
+    saved = state["param_groups"]
+    split, whole = _members(make, 1.0), _members(make, 0.0)
+    as_saved = [len(group["params"]) for group in saved]
+    if as_saved == list(sizes) or [*map(len, split)] != list(sizes) or [*map(len, whole)] != as_saved:
+        return state
+    place = {
+        id(parameter): (group, number)
+        for group, members in zip(saved, whole)
+        for number, parameter in zip(group["params"], members)
+    }
+    groups, entries, count = [], {}, 0
+    for members in split:
+        options = place[id(members[0])][0] if members else saved[0]
+        groups.append({**options, "params": [*range(count, count + len(members))]})
+        for parameter in members:
+            _, number = place[id(parameter)]
+            if number in state["state"]:
+                entries[count] = state["state"][number]
+            count += 1
+    return {**state, "state": entries, "param_groups": groups}
+
+
+def _members(make: Callable[[float], list[dict[str, Any]]], weight_decay: float) -> Groups:
+    try:
+        return [group["params"] for group in make(weight_decay)]
+    except ArgumentError:  # there is nothing to train
+        return []
+
+
+def _equal(one: Groups, other: Groups) -> bool:
+    return [[id(parameter) for parameter in group] for group in one] == [
+        [id(parameter) for parameter in group] for group in other
+    ]
