@@ -33,7 +33,7 @@ class ResumeReport:
     """The callbacks that received a state of an earlier version: id -> (version of the state, version of the class)."""
     orphaned: list[str] = field(default_factory=list)
     """The ids of saved states that no attached callback received. Later checkpoints keep such a state, unless an
-    attached callback has the same id."""
+    attached callback has the same id, or the state has averaged weights."""
     new: list[str] = field(default_factory=list)
     """The ids of callbacks that save a state, but received no state. They start fresh at the resumed step."""
 
@@ -123,7 +123,9 @@ class CallbackStates:
         self.report = report = ResumeReport()
         now = self._attached_owners()
         found = matched(states, owners, now)
-        carried = [owner_id for owner_id in states if owner_id not in found and owner_id not in attached]
+        absent = [owner_id for owner_id in states if owner_id not in found and owner_id not in attached]
+        dropped = [owner_id for owner_id in absent if owners.get(owner_id, {}).get("replaces_weights")]
+        carried = [owner_id for owner_id in absent if owner_id not in dropped]
         self._carried.carry({owner_id: states[owner_id] for owner_id in carried}, owners)
         for owner_id, target in found.items():
             state, version = states[owner_id], now[target]["version"]
@@ -157,6 +159,12 @@ class CallbackStates:
             logger.warning(
                 "The checkpoint has states of callbacks that are not attached: %s. Later checkpoints keep them.",
                 ", ".join(carried),
+            )
+        if dropped:
+            logger.warning(
+                "The checkpoint has weights of callbacks that are not attached: %s. Later checkpoints do not keep them, "
+                "because the training changes the weights.",
+                ", ".join(dropped),
             )
         logger.info("Callback states, %s", report)
 

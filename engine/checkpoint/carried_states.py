@@ -19,6 +19,9 @@ class CarriedStates:
     """The states of two kinds of callbacks that are not attached.
 
     A session before the last resume attached the callback, or the run unsubscribed the callback after a failure.
+
+    States of callbacks that replace weights, such as EMA, are not carried. They have the weights of an earlier step. If
+    a later session attached the callback again, it would load these weights.
     """
 
     states: dict[str, Any] = field(default_factory=dict)
@@ -54,10 +57,8 @@ class CarriedStates:
                 "The state of %s cannot be read: %s: %s. Later checkpoints %s.",
                 *(owner_id, type(error).__name__, error, kept),
             )
-        if state:
-            self.states[owner_id] = state
-            # From now on, the model files have the trained weights.
-            self.owners[owner_id] = {**owner(), "replaces_weights": False}
+        if state and not (about := owner())["replaces_weights"]:
+            self.states[owner_id], self.owners[owner_id] = state, about
 
 
 def exports(callback: Any) -> bool:

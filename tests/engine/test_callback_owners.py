@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from support.models import Regression
 from support.outcomes import same_weights, weights
 from support.trainers import regression_trainer
-from trainbus import Callback
+from trainbus import SWA, Callback, every
 from trainbus.callbacks.model.ema import EMA
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.events.errors import CheckpointError
@@ -224,6 +225,23 @@ def test_carried_states_keep_their_owners(tmp_path: Path) -> None:
     resumed(tmp_path, save_steps=3)
     _, owners = SavedCheckpoint.open(tmp_path / "again" / "checkpoint-3").callbacks_and_owners()
     assert (owners["Counter"]["class"], owners["Counter"]["settings"]) == ("Counter", {"by": 7})
+
+
+@pytest.mark.parametrize("between", [[], [SWA(0.0, every(1))]], ids=["nothing", "another average"])
+def test_weights_of_a_dropped_average_do_not_return(tmp_path: Path, between: list[Any], caplog: Any) -> None:
+    """A session without the average trains on. A later session with the average continues from these weights."""
+    run_of(tmp_path, EMA(decay=0.5)).train()
+    resumed(tmp_path, *between, save_steps=3, resume_partial=True)
+    assert "weights of callbacks that are not attached: EMA." in caplog.text
+    checkpoint = tmp_path / "again" / "checkpoint-3"
+    states, owners = SavedCheckpoint.open(checkpoint).callbacks_and_owners()
+    assert "EMA" not in {*states, *owners}
+    expected = states["SWA"]["trained"] if between else load_file(checkpoint / "model.safetensors")
+    last = run_of(tmp_path / "last", *(between or [EMA(decay=0.5)]))
+    begins: list[Any] = []
+    last.on("on_step_begin", lambda model: begins.append(weights(model)), once=4)
+    last.train(resume_from_checkpoint=str(checkpoint))
+    assert same_weights(begins[0], expected)
 
 
 def test_a_new_run_says_nothing_about_a_checkpoint(tmp_path: Path, caplog: Any) -> None:
