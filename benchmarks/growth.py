@@ -340,7 +340,7 @@ def checks(folder: Path) -> dict[str, Callable[[int], None]]:
         control = run.control
         if requested:
             control.request("log", "the benchmark requests it")
-        Consensus(run)(control)
+        Consensus(run, run.bus.subscribers)(control)
         control.begin("log")
         control.finish("log")
 

@@ -125,6 +125,9 @@ class Isolation:
         """The meters that compare time with budget, by the id of the callback."""
         self.shared: frozenset[str] = frozenset()
         """The ids of the callbacks about which all ranks decide together."""
+        self.private: frozenset[str] | None = None
+        """The ids of the callbacks about which each rank decides alone. All ranks decide together about callbacks that
+        are attached later. None: only `shared` counts."""
         self.pending: dict[str, Verdict] = {}
         """The verdicts of this rank on the shared callbacks, until the ranks exchange them."""
         self.clock: Callable[[], float] = time.perf_counter
@@ -204,7 +207,7 @@ class Isolation:
         remedy = "it is unsubscribed" if leaves else "the run continues"
         where = f"{subscription.label} failed after step {step}"
         logger.warning("%s, %s: %s", where, remedy, _line(error), exc_info=error)
-        if owner_id in self.shared:
+        if self.is_shared(owner_id):
             self.pending.setdefault(owner_id, Verdict()).failed = _line(error)
         if leaves:
             times = "" if policy.after == 1 else f" for the {record.count}. time"
@@ -214,12 +217,16 @@ class Isolation:
     def quarantine(self, owner_id: str, reason: str) -> None:
         """Unsubscribe a callback on this rank.
 
-        If `owner_id` is in the attribute `shared`, the method only adds a proposal to the attribute `pending`.
+        If `is_shared(owner_id)`, the method only adds a proposal to the attribute `pending`.
         """
-        if owner_id in self.shared:
+        if self.is_shared(owner_id):
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
             self.unsubscribe(owner_id, reason)
+
+    def is_shared(self, owner_id: str) -> bool:
+        """Return whether all ranks decide together about a callback."""
+        return owner_id in self.shared or (self.private is not None and owner_id not in self.private)
 
     def may_leave(self, owner_id: str) -> bool:
         """Return whether the run may unsubscribe a callback because it fails, or act because it exceeds its budget."""
@@ -326,7 +333,7 @@ class Meter:
             isolation.quarantine(owner_id, reason)
         elif self._budget.remedy == "thin":
             every = max(self.every + 1, math.ceil(self.every * excess))
-            if owner_id in isolation.shared:
+            if isolation.is_shared(owner_id):
                 isolation.pending.setdefault(owner_id, Verdict()).every = every
             else:
                 isolation.thin(owner_id, every)

@@ -20,7 +20,7 @@ from ..data.packing.collator import collator_for
 from ..data.plan import RunPlan, plan_run
 from ..data.samplers import BatchedSampler
 from ..data.stateful import adopt_state
-from ..distributed.consensus import agreement, agreement_on_updates
+from ..distributed.agreement import agreement
 from ..distributed.consistency import compare_training
 from ..evaluation.modes import begin_training, to_train
 from ..evaluation.outputs import TrainOutput
@@ -133,14 +133,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run.begin()
         run.bus.timeline.open(run.activity)
         resumption.restore(feed)
-        agree = agreement(run)
+        agree, agree_before_update = agreement(run)
         self._stepper = Stepper(
             run,
             run.seams.train_batch(self.training_step),
             self.count_items,
             max_grad_norm=args.max_grad_norm or 0.0,
             filter_nonfinite=args.logging_nan_inf_filter,
-            agree=agreement_on_updates(run, agree),
+            agree=agree_before_update,
             extra_parameters=self._extra_parameters,
             learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
             unclipped_parameters=self._unclipped_parameters,

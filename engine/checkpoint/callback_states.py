@@ -162,8 +162,8 @@ class CallbackStates:
             )
         if dropped:
             logger.warning(
-                "The checkpoint has weights of callbacks that are not attached: %s. Later checkpoints do not keep them, "
-                "because the training changes the weights.",
+                "The checkpoint has weights of callbacks that are not attached: %s. Later checkpoints do not keep "
+                "them, because the training changes the weights.",
                 ", ".join(dropped),
             )
         logger.info("Callback states, %s", report)

@@ -5,7 +5,7 @@ A *rank-local* callback decides from a value that only one rank knows, such as a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from ...events.activity import AGREE
@@ -15,7 +15,6 @@ from ...events.control import OUTSIDE, TrainerControl
 from ...events.errors import RankDivergence
 from ...events.flags import FLAGS, Flag
 from .consistency import format_ranks
-from .isolation import SharedFailures, shared_callbacks
 from .protocols import DistributedRun
 from .ranks import Ranks
 
@@ -24,74 +23,10 @@ Agree: TypeAlias = Callable[[TrainerControl], None]
 Reasons: TypeAlias = dict[Flag, dict[str, str]]
 """Flag -> id of a callback -> reason of the callback. One dict has all requests, another dict has all vetoes."""
 
-DEBUG = "rank_divergence"
-"""The value of the argument `debug` with which the ranks compare their flags."""
-
-BEFORE_UPDATE = (
-    "on_epoch_begin",
-    "on_step_begin",
-    "on_batch",
-    "on_loss",
-    "on_substep_end",
-    "on_gradients",
-    "on_pre_optimizer_step",
-)
-"""The events between the end of a step and the update of the next step."""
-
 _REMEDY = (
     "Decide from values that all ranks share, such as metrics, `grad_norm` or `run.ranks.sum(...)`. Or set "
     "`local = True` in the callback's class: then all ranks do what one rank requests."
 )
-
-
-def agreement(run: DistributedRun) -> Agree:
-    """Return the function that makes all ranks act on the same flags.
-
-    In a single process, the returned function does nothing. On several ranks, the returned function does up to three
-    things, in this order:
-
-    - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
-    - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
-    - If some callback sets `local = True`, the ranks exchange their flags.
-
-    If none of the three applies, the returned function does nothing, because all ranks raise the same flags.
-    """
-    isolation = run.bus.isolation
-    isolation.shared = frozenset()
-    if run.ranks.single_process:
-        return agree_single_process
-    agree: Agree = Consensus(run) if rank_local_callbacks(run.bus) else agree_single_process
-    if DEBUG in run.args.observed:
-        agree = Comparison(run.ranks, run.bus, agree)
-    isolation.shared = shared_callbacks(run.bus)
-    return after_failures(run, agree) if isolation.shared else agree
-
-
-def after_failures(run: DistributedRun, agree: Agree) -> Agree:
-    """Return a function that calls `SharedFailures.exchange`, and then `agree`."""
-    failures = SharedFailures(run)
-
-    def exchange_and_agree(control: TrainerControl) -> None:
-        failures.exchange(control)
-        agree(control)
-
-    return exchange_and_agree
-
-
-def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
-    """Return the function that makes the ranks agree on flags in each step, before the optimizer changes the weights.
-
-    The returned function is `agree` in two cases:
-
-    - `debug='rank_divergence'` is set.
-    - A callback could skip the update on some ranks only. The callback handles an event in `BEFORE_UPDATE`. It also
-      sets `local = True`, or the function `shared_callbacks` returns its id.
-
-    In all other cases, the returned function does nothing.
-    """
-    local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
-    may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
-    return agree if may_skip or DEBUG in run.args.observed else agree_single_process
 
 
 def agree_single_process(control: TrainerControl) -> None:
@@ -110,19 +45,18 @@ class Consensus:
     ranks would wait in the second evaluation.
     """
 
-    def __init__(self, run: DistributedRun) -> None:
-        """Prepare to compare the flags of each callback that has handlers in `run` now.
+    def __init__(self, run: DistributedRun, authors: Iterable[str]) -> None:
+        """Prepare to compare the flags of the callbacks in `authors`, which must be equal on all ranks.
 
-        For callbacks that are attached later, the comparison only sees whether any of them wrote the flag. If one of
-        them did, the ranks always exchange their requests and vetoes.
+        For other callbacks, such as callbacks that are attached later, the comparison only sees whether any of them
+        wrote the flag. If one of them did, the ranks always exchange their requests and vetoes.
         """
         self._activity = run.activity
         self._ranks = run.ranks
         self._state = run.state
         # The votes have one column for each callback, and one for OUTSIDE: code outside of handlers, which may write on
-        # one rank only. Callbacks that are attached later share the last column.
-        handlers = {handler.owner_id for event in run.bus for handler in run.bus.order_of(event)}
-        self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(handlers)])}
+        # one rank only. All other callbacks share the last column.
+        self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(authors)])}
         self._late = 2 * len(FLAGS) * len(self._columns)
         """The position at which the last column starts."""
         self._no_votes = [0] * (self._late + 2 * len(FLAGS))

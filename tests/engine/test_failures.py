@@ -16,7 +16,8 @@ from support.data import points
 from support.models import Regression
 from support.trainers import regression_trainer
 from trainbus import StopAtTime, Trainer, TrainingArguments
-from trainbus.engine.distributed.consensus import Consensus, agree_single_process, agreement
+from trainbus.engine.distributed.agreement import agreement
+from trainbus.engine.distributed.consensus import Consensus, agree_single_process
 from trainbus.engine.distributed.consistency import first_handler_difference, format_ranks
 from trainbus.engine.distributed.failure_report import FailureReport, describe_failure, error_line, failure_location
 from trainbus.engine.distributed.failures import FailureMonitor, failure_monitor
@@ -122,7 +123,7 @@ def test_single_process_has_no_monitor_and_no_agreement(tmp_path, monkeypatch):
     assert type(monitor) is FailureMonitor
     monitor.begin()
     assert monitor.explain(error) is error
-    assert agreement(run) is agree_single_process
+    assert agreement(run) == (agree_single_process, agree_single_process)
     control = TrainerControl()
     control.request("save")
     agree_single_process(control)
@@ -228,7 +229,7 @@ def test_error_is_located_at_the_activity(tmp_path, monkeypatch, text):
 
 def test_error_of_the_agreement_is_located_there(tmp_path, monkeypatch):
     run = regression_trainer(tmp_path, callbacks=[StopAtTime(3600)])
-    monkeypatch.setattr("trainbus.engine.api.training.agreement", lambda run: Consensus(run))
+    monkeypatch.setattr("trainbus.engine.api.training.agreement", lambda run: (Consensus(run, ()),) * 2)
     monkeypatch.setattr(type(run.run.ranks), "sum_numbers", boom)
     assert location(run, run.train) == "agreeing on requests after step 0"
 

@@ -95,6 +95,58 @@ def outcome(name: str, callback: Any, heard: str, **options: Any) -> dict[str, A
     }
 
 
+class Attaches(Callback):
+    """Attaches a callback at an event, on some ranks, after a number of steps."""
+
+    def __init__(self, made: Any, event: str, step: int = 0, ranks: tuple[int, ...] = (0, 1)) -> None:
+        self.made, self.event, self.step, self.ranks = made, event, step, ranks
+
+    def on_train_begin(self, run: Any) -> None:
+        self._attach("on_train_begin", run)
+
+    def on_step_begin(self, run: Any) -> None:
+        self._attach("on_step_begin", run)
+
+    def _attach(self, event: str, run: Any) -> None:
+        if event == self.event and run.state.global_step == self.step and RANK in self.ranks:
+            run.bus.attach(self.made)
+
+
+class SavesOnce(Callback):
+    """Requests a checkpoint at the third step, from a value of its own rank."""
+
+    local = True
+
+    def on_step_end(self, state: Any, control: Any) -> None:
+        if state.global_step == 3:
+            control.request("save", "a clock")
+
+
+class Isolated(Callback):
+    """Has a policy for failures, so the ranks exchange failures."""
+
+    stage = Stage.REPORT
+    on_error = "quarantine"
+
+    def on_log(self) -> None:
+        """Do nothing."""
+
+
+def late(name: str, made: Any, event: str, *others: Any, step: int = 0, ranks: tuple[int, ...] = (0, 1)) -> Any:
+    """Train with a callback that another callback attaches. Return steps of saves and of the quarantine, and errors."""
+    trainer = trainer_of(FOLDER / name, Attaches(made, event, step, ranks), *others, often=NOTHING)
+    for default in ("StopOnSignal", "ControlFile") if step and not others else ():  # the default exchange of flags
+        trainer.bus.detach(default)
+    error = ""
+    try:
+        trainer.train()
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    record = trainer.failures.get(type(made).__name__)
+    saved = saved_steps(trainer.args.output_dir)
+    return {"saved": saved, "quarantined": record.quarantined if record else None, "error": error}
+
+
 plain = trainer_of(FOLDER / "plain")
 ends = {
     "default": sorted(shared_callbacks(plain.bus)),
@@ -104,5 +156,10 @@ ends = {
     "skip": outcome("skip", Skips(), ""),
     "gathers": outcome("gathers", Gathers(), "sums"),
     "thin": outcome("thin", Slow(), "steps", max_steps=80),
+    "late isolated": late("late-isolated", Saves({3}, "quarantine"), "on_train_begin"),
+    "late local": late("late-local", SavesOnce(), "on_train_begin", ranks=(0,)),
+    "too late isolated": late("too-late-isolated", Saves({3}, "quarantine"), "on_step_begin", step=1),
+    "too late local": late("too-late-local", SavesOnce(), "on_step_begin", step=1),
+    "exchanged": late("exchanged", Saves({3}, "quarantine"), "on_step_begin", Isolated(), step=1),
 }
 write_json(FOLDER / f"end-{RANK}.json", ends)

@@ -71,3 +71,26 @@ def test_a_reporter_that_is_slow_on_one_rank_is_thinned_on_both(ends):
     assert len(heard) < 60
     assert all(step % every == 0 for step, every in heard)
     assert heard[-1][1] > 1
+
+
+def test_a_callback_that_on_train_begin_attaches_is_quarantined_on_both(ends):
+    assert of_both(ends, "late isolated", "quarantined") == 3
+    assert of_both(ends, "late isolated", "saved") == [1, 2]
+
+
+def test_a_request_of_a_callback_that_one_rank_attaches_at_on_train_begin_counts_on_both(ends):
+    assert of_both(ends, "late local", "saved") == [3]
+    assert of_both(ends, "late local", "error") == ""
+
+
+@pytest.mark.parametrize(("run", "name"), [("too late isolated", "Saves"), ("too late local", "SavesOnce")])
+def test_a_callback_that_needs_a_new_exchange_is_refused_during_the_training(ends, run, name):
+    """The other ranks could wait for an exchange that they do not know."""
+    error = of_both(ends, run, "error")
+    assert error.startswith(f"SubscriptionError: {name} was attached during the training and sets ")
+    assert "attach such a callback before the training, or in a handler of `on_train_begin`" in error
+
+
+def test_a_callback_that_is_attached_later_is_quarantined_on_both_if_the_ranks_exchange_failures(ends):
+    assert of_both(ends, "exchanged", "quarantined") == 3
+    assert of_both(ends, "exchanged", "saved") == [2]

@@ -1,0 +1,158 @@
+"""Agreement: the exchanges between ranks after which all ranks act on the same flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...events.bus import EventBus
+from ...events.control import TrainerControl
+from ...events.errors import SubscriptionError
+from .consensus import Agree, Comparison, Consensus, agree_single_process, rank_local_callbacks
+from .isolation import SharedFailures, shared_callbacks
+from .protocols import DistributedRun
+
+DEBUG = "rank_divergence"
+"""The value of the argument `debug` with which the ranks compare their flags."""
+
+BEFORE_UPDATE = (
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_batch",
+    "on_loss",
+    "on_substep_end",
+    "on_gradients",
+    "on_pre_optimizer_step",
+)
+"""The events between the end of a step and the update of the next step."""
+
+
+def agreement(run: DistributedRun) -> tuple[Agree, Agree]:
+    """Return two functions that make all ranks act on the same flags. The second one is for the time before an update.
+
+    In a single process, both functions do nothing.
+    """
+    isolation = run.bus.isolation
+    isolation.shared, isolation.private = frozenset(), None
+    if run.ranks.single_process:
+        return agree_single_process, agree_single_process
+    agree = Agreement(run)
+    return agree, agree.before_update
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The exchanges that the callbacks of one rank need."""
+
+    local: frozenset[str]
+    """The ids of the callbacks with `local = True`, which decide from a value that only one rank knows."""
+    isolated: frozenset[str]
+    """The ids of the callbacks whose failures the ranks must exchange."""
+    may_skip: bool
+    """Whether a callback may skip the update of a step on some ranks only."""
+    authors: frozenset[str]
+    """The ids of all callbacks with handlers."""
+
+    @classmethod
+    def of(cls, bus: EventBus) -> Needs:
+        """Return the needs of the callbacks that are attached now."""
+        local, isolated = frozenset(rank_local_callbacks(bus)), shared_callbacks(bus)
+        early = {handler.owner_id for event in BEFORE_UPDATE for handler in bus.order_of(event)}
+        authors = frozenset(handler.owner_id for event in bus for handler in bus.order_of(event))
+        return cls(local, isolated, not early.isdisjoint(local | isolated), authors)
+
+    @classmethod
+    def union(cls, needs: Iterable[Needs]) -> Needs:
+        """Return the needs of all ranks together."""
+        of_ranks = [*needs]
+        return cls(
+            frozenset().union(*(each.local for each in of_ranks)),
+            frozenset().union(*(each.isolated for each in of_ranks)),
+            any(each.may_skip for each in of_ranks),
+            frozenset().union(*(each.authors for each in of_ranks)),
+        )
+
+
+class Agreement:
+    """Makes the ranks agree on flags. The first call, after `on_train_begin`, chooses the exchanges.
+
+    The ranks first tell each other what their callbacks need. So all ranks choose the same exchanges, even if a
+    callback is attached on one rank only. Each call then does up to three things, in this order:
+
+    - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
+    - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
+    - If some callback sets `local = True`, the ranks exchange their flags.
+
+    If none of the three applies, a call exchanges nothing, because all ranks raise the same flags.
+    """
+
+    def __init__(self, run: DistributedRun) -> None:
+        """Prepare the agreement of a run. Until the first call, the attached callbacks share their failures."""
+        self._run = run
+        self._agree: Agree | None = None
+        self._needs = Needs.of(run.bus)
+        self._known: frozenset[str] = frozenset()
+        run.bus.isolation.shared = self._needs.isolated
+
+    def __call__(self, control: TrainerControl) -> None:
+        """Make the ranks agree. Every rank calls this method at the same point of a step.
+
+        Raises:
+            SubscriptionError: if a callback that was attached later needs an exchange that was not chosen.
+            RankDivergence: if the flags of callbacks, or the skipped updates, differ between the ranks.
+        """
+        if self._agree is None:
+            self._agree = self._choose()
+        if late := self._run.bus.subscribers.keys() - self._known:
+            self._admit(late)
+        self._agree(control)
+
+    def before_update(self, control: TrainerControl) -> None:
+        """Make the ranks agree before the optimizer changes the weights, if they could skip different updates.
+
+        The method calls the object itself if `debug='rank_divergence'` is set, or if a callback handles an event in
+        `BEFORE_UPDATE` and could skip the update on some ranks only. In all other cases, the method does nothing.
+        """
+        if self._needs.may_skip or DEBUG in self._run.args.observed:
+            self(control)
+
+    def _choose(self) -> Agree:
+        run, isolation = self._run, self._run.bus.isolation
+        self._needs = needs = Needs.union(run.ranks.gather_objects(Needs.of(run.bus)))
+        self._known = frozenset(run.bus.subscribers)
+        agree: Agree = Consensus(run, needs.authors) if needs.local else agree_single_process
+        if DEBUG in run.args.observed:
+            agree = Comparison(run.ranks, run.bus, agree)
+        isolation.shared = needs.isolated
+        if not needs.isolated:
+            return agree
+        isolation.private = self._known - needs.isolated
+        return _after_failures(run, agree)
+
+    def _admit(self, late: Iterable[str]) -> None:
+        """Raise an error if callbacks that were attached later need an exchange that was not chosen."""
+        self._known |= frozenset(late)
+        now = Needs.of(self._run.bus)
+        if not self._needs.local and (local := sorted(now.local.intersection(late))):
+            raise SubscriptionError(
+                f"{local[0]} was attached during the training and sets `local = True`, and the ranks of this run do "
+                f"not exchange their flags. {_REMEDY}"
+            )
+        if not self._needs.isolated and (isolated := sorted(now.isolated.intersection(late))):
+            raise SubscriptionError(
+                f"{isolated[0]} was attached during the training and sets `on_error` or `budget`, and the ranks of "
+                f"this run do not exchange failures. {_REMEDY}"
+            )
+
+
+_REMEDY = "On several ranks, attach such a callback before the training, or in a handler of `on_train_begin`."
+
+
+def _after_failures(run: DistributedRun, agree: Agree) -> Agree:
+    failures = SharedFailures(run)
+
+    def exchange_and_agree(control: TrainerControl) -> None:
+        failures.exchange(control)
+        agree(control)
+
+    return exchange_and_agree
