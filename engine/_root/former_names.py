@@ -73,6 +73,10 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
     "engine.data.workers.forking": {"PATIENCE": "MAX_WAIT", "let_threads_rest": "wait_for_idle_threads"},
     "engine.data.workers.signals": {"outlive_signals": "ignore_stop_signals", "starting_workers": "block_sigterm"},
     "engine.distributed.consensus": {
+        "BEFORE_UPDATE": "engine.distributed.agreement:BEFORE_UPDATE",
+        "DEBUG": "engine.distributed.agreement:DEBUG",
+        "agreement": "engine.distributed.agreement:agreement",
+        "agreement_on_updates": "engine.distributed.agreement:agreement",
         "Wishes": "Reasons", "adopt": "copy_reasons", "agree_alone": "agree_single_process",
         "local_authors": "rank_local_callbacks",
     },
