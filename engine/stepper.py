@@ -11,13 +11,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
+from ..events.capabilities import Capability
+from ..events.composition import provides
 from ..events.errors import ArgumentError
 from ..events.timeline import APPLY, CLIP, ENGINE, now
 from .distributed.consensus import Agree, agree_single_process
 from .loss.loss_module import average_gradients
 from .optim.parameter_watch import on_registration
 from .optim.schedules import needs_metric
-from .seams import clip_gradients
 
 if TYPE_CHECKING:
     from .data.feed import Window
@@ -75,6 +76,8 @@ class Stepper:
         self.learning_rate = run.current_learning_rate if learning_rate is None else learning_rate
         self._extra, self._unclipped = extra_parameters, {id(parameter) for parameter in unclipped_parameters}
         self._collect()
+        attached = run.bus.subscribers.values()
+        self._follows = not any(provides(attached, each) for each in (Capability.SHARDS_MODEL, Capability.DEEPSPEED))
         # A wrapper such as DDP averages only the gradients of the model, so the stepper averages those of other
         # parameters.
         self._to_average = [] if run.ranks.single_process else list(extra_parameters)
@@ -102,7 +105,7 @@ class Stepper:
 
     def _note_registration(self) -> None:
         # Callbacks that shard the model register parts of it in each step, and clip the parameters that they made.
-        self._outdated = self.run.seams.clip is clip_gradients
+        self._outdated = self._follows
 
     def step(self, window: Window) -> None:
         """Make one optimizer step: run forward and backward of each batch in `window`, then update the weights."""

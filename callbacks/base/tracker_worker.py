@@ -167,13 +167,14 @@ class TrackerWorker:
         """
         rows = self._unsent
         rows.append(call)
-        while rows and self._make(rows[0]):
-            rows.popleft()
-        if any(self._makes(index) for index in sorted({1, len(rows) - 1}) if 0 < index < len(rows)):
-            rows.popleft()  # the service works, and refuses this row
-            self.missed += 1
-            self._write_remaining()
-        elif len(rows) > self._limit:
+        while rows:
+            if self._make(rows[0]):
+                rows.popleft()
+            elif any(self._makes(index) for index in sorted({1, len(rows) - 1}) if 0 < index < len(rows)):
+                self.missed += not self._make(rows.popleft())  # the service works, so it may refuse this row
+            else:
+                break
+        if len(rows) > self._limit:
             rows.pop()
             self.missed += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -115,6 +116,26 @@ def test_rows_that_wait_behind_a_refused_row_keep_their_order(refused):
     assert worker.close(60)
     assert service.received == [row for row in range(6) if row != refused]
     assert worker.missed == 1
+
+
+def test_rows_wait_if_the_service_fails_again_soon():
+    """The service accepts one row, fails for some rows, and then works. No row is lost."""
+    service, works = Service(), iter([False] * 9 + [True] + [False] * 4 + [True] * 99)
+    service.down = False
+    worker = TrackerWorker("acme", service.open)
+    assert worker.drain(60)
+
+    def write(row):
+        if not next(works):
+            raise ConnectionError("down")
+        service.received.append(row)
+
+    for row in range(12):
+        worker.submit(partial(write, row), again=True)
+        assert worker.drain(60)
+    assert worker.close(60)
+    assert sorted(service.received) == [*range(12)]
+    assert worker.missed == 0
 
 
 def test_two_refused_rows_do_not_hold_up_later_rows():
