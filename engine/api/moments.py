@@ -24,6 +24,8 @@ from ..evaluation.metric_names import improves
 from .base import TrainerBase
 from .overrides import is_overridden
 
+_AFTER_MODEL = "After the model was written in a save, except with `save_only_model`. The override can add files."
+
 CALLED: dict[str, str] = {
     "_clip_grad_norm": "In each step with `max_grad_norm`. The override clips the gradients and returns their norm.",
     "_determine_best_metric": (
@@ -58,9 +60,9 @@ CALLED: dict[str, str] = {
     "_push_from_checkpoint": "After a checkpoint is written, with `push_to_hub`.",
     "_remove_unused_columns": "For each loader of a dataset with named columns. The override returns the dataset.",
     "_save_checkpoint": "When a checkpoint is due. The files are on disk when `super()._save_checkpoint(...)` returns.",
-    "_save_optimizer_and_scheduler": "In each save, after the model was written. The override can add files.",
-    "_save_rng_state": "In each save, after the model was written. The override can add files.",
-    "_save_scaler": "In each save, after the model was written. The override can add files.",
+    "_save_optimizer_and_scheduler": _AFTER_MODEL,
+    "_save_rng_state": _AFTER_MODEL,
+    "_save_scaler": _AFTER_MODEL,
     "_validate_args": "At construction, after the inputs are checked.",
     "_wrap_model": (
         "When training begins, but not for an evaluation. The override returns the model that each step calls."

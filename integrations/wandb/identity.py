@@ -41,8 +41,13 @@ class Segment:
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded the segment: `run-*.wandb.synced` exists, or the `.wandb` file does not."""
-        return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
+        """Whether `wandb sync` has nothing to do: the segment is uploaded, or has no `.wandb` file."""
+        return self.file is None or self.uploaded
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether `wandb sync` wrote `run-*.wandb.synced`, the file that marks an uploaded segment."""
+        return any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Identity:
         is empty, `waiting` lacks it.
         """
         waiting = self.waiting
-        return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
+        last = [part for part in self.segments[-1:] if part.offline and not part.uploaded]
+        return [*waiting, *(part for part in last if part not in waiting)]
 
     def written(self, axis: str) -> Written:
         """Return a summary of the rows in all segments on this machine. `axis` is the column with the step."""

@@ -232,11 +232,12 @@ def test_flags_take_literals_and_the_options_of_every_callback(packages, tmp_pat
 
 
 def test_an_option_of_an_unknown_plugin_is_refused_with_the_nearest_plugin(packages, tmp_path):
-    offer(packages, thing())
+    packages.add(thing(), {CALLBACKS: {"thing": "{pkg}:Thing", "damp_spikes": "{pkg}:Thing"}})
     parser = ArgumentParser(TrainingArguments)
     for name, said in (
         ("thng.factor", "the plugin 'thng' is not installed; did you mean 'thing'"),
-        ("thing", "plugins"),
+        ("thing", "it is a plugin. Name it in `plugins`: {'thing': "),
+        ("damp-spikes", "it is a plugin. Name it in `plugins`: {'damp_spikes': "),
     ):
         with pytest.raises(ArgumentError, match=said):
             parser.parse_dict({"output_dir": str(tmp_path), name: 3})

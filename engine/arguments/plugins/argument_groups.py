@@ -34,8 +34,10 @@ def unknown_plugin(name: str) -> str:
     plugin, dot, _ = name.replace("-", "_").partition(".")
     if dot and plugin.isidentifier() and plugin not in installed():
         return f"; the plugin {plugin!r} is not installed{unknown_name(plugin, installed())}"
-    if not dot and name in installed():
-        return f"; it is a plugin. Name it in `plugins`: {{{name!r}: {{'option': value}}}}, or write `{name}.option`."
+    if not dot and plugin in installed():
+        return (
+            f"; it is a plugin. Name it in `plugins`: {{{plugin!r}: {{'option': value}}}}, or write `{plugin}.option`."
+        )
     return ""
 
 
