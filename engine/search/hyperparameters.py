@@ -7,10 +7,10 @@ import inspect
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
@@ -30,8 +30,8 @@ from .objective import default_compute_objective as default_compute_objective
 
 logger = logging.getLogger(__name__)
 
-_ASKED = count()
-"""A counter of the trainers whose callbacks may set arguments. All ranks build these trainers in the same order."""
+_BUILT: Counter[str] = Counter()
+"""The number of trainers that this process built for each output folder. All ranks build them in the same order."""
 
 DIRECTIONS = ("minimize", "maximize")
 
@@ -299,7 +299,9 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
         for callback in callbacks
         if isinstance(callback, Callback) and type(callback).argument_overrides is not Callback.argument_overrides
     ]
-    if not setting:
+    _BUILT[args.output_dir] += 1  # also without such a callback, which another rank may have
+    key = f"trainbus-overrides-{_BUILT[args.output_dir]}-{args.output_dir}"
+    if not setting and ranks.rank != 0:
         return {}
     found: dict[str, Any] = {}
     refusal = ""
@@ -311,9 +313,9 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
                 json.dumps(found)  # the other ranks read this text
         except Exception as error:
             refusal = str(error) if isinstance(error, ArgumentError) else f"{type(error).__name__}: {error}"
-            _of_rank_0(ranks, ({}, refusal))  # otherwise the other ranks would wait
+            _of_rank_0(ranks, key, ({}, refusal))  # otherwise the other ranks would wait
             raise
-    found, refusal = _of_rank_0(ranks, (found, refusal))
+    found, refusal = _of_rank_0(ranks, key, (found, refusal))
     if refusal:
         raise ArgumentError(refusal)
     for name, value in found.items():
@@ -321,7 +323,7 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
     return found
 
 
-def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
+def _of_rank_0(ranks: Ranks, key: str, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
     """Return the value of rank 0 on every rank that calls the function.
 
     The function uses the store of the process group instead of a collective. If only rank 0 has a callback that sets
@@ -329,12 +331,12 @@ def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[st
 
     Args:
         ranks: the process group.
+        key: the key in the store, equal on all ranks.
         value: the values that replace arguments, by argument, and the text of an error; empty without an error.
     """
     store = ranks.store
     if store is None:
         return value
-    key = f"trainbus-overrides-{next(_ASKED)}"
     if ranks.rank == 0:
         store.set(key, json.dumps(value))
         return value

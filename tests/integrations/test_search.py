@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -768,9 +769,9 @@ def test_an_error_of_overrides_on_rank_0_reaches_the_other_ranks(tmp_path, gives
     store.set_timeout(timedelta(seconds=20))
     outcomes = []
     for rank in (0, 1):
-        asked = mock.patch.object(hyperparameters, "_ASKED", iter(["test"]))
+        built = mock.patch.object(hyperparameters, "_BUILT", Counter())
         try:
-            with asked:
+            with built:
                 outcomes.append(argument_overrides(args, [Sets()], SimpleNamespace(rank=rank, store=store)))
         except Exception as raised:
             outcomes.append(raised)
@@ -780,6 +781,30 @@ def test_an_error_of_overrides_on_rank_0_reaches_the_other_ranks(tmp_path, gives
         assert type(outcomes[0]) is error
         assert isinstance(outcomes[1], ArgumentError)
         assert text in str(outcomes[1])
+
+
+@pytest.mark.parametrize("with_callback", [(True, False), (False, True), (False, False)])
+def test_overrides_of_a_later_trainer_are_not_mixed_up(tmp_path, with_callback):
+    """In the first trainer, only some ranks have the callback. In the second one, all ranks have it."""
+
+    class Sets(Callback):
+        def __init__(self, steps):
+            self.steps = steps
+
+        def argument_overrides(self, args):
+            return {"max_steps": self.steps}
+
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
+    store = torch.distributed.HashStore()
+    store.set_timeout(timedelta(seconds=5))
+    outcomes = []
+    for rank in (0, 1):
+        ranks = SimpleNamespace(rank=rank, store=store)
+        with mock.patch.object(hyperparameters, "_BUILT", Counter()):
+            first = argument_overrides(args, [Sets(1)] if with_callback[rank] else [], ranks)
+            outcomes.append((first, argument_overrides(args, [Sets(2)], ranks)))
+    assert outcomes[0] == ({"max_steps": 1} if with_callback[0] else {}, {"max_steps": 2})
+    assert outcomes[1] == ({}, {"max_steps": 2})
 
 
 # An objective that is NaN.
