@@ -118,7 +118,7 @@ def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str
         began: start of the session in seconds, as `time.time` returns it.
     """
     assert run.plan is not None
-    run.losses.main.drain()
+    run.losses.main.drain(run.state.global_step)
     steps = run.state.global_step - first_step
     rows = run.plan.num_train_samples * steps / max(run.state.max_steps, 1)
     summary: dict[str, Any] = speed_metrics("train", began, rows, steps)

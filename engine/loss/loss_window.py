@@ -35,6 +35,8 @@ class LossWindow:
         this loss out of the sum."""
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
+        self._missing = 0.0
+        """The steps of this window, in fractions, that have no loss, because their batches were skipped first."""
 
     @property
     def pending(self) -> torch.Tensor:
@@ -62,11 +64,15 @@ class LossWindow:
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
-                of a third step. If `steps` is 0, the method does nothing.
+                of a third step. If there was no loss in these steps, the method notes the skipped share of a step.
+                `drain` adds the mean then.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
-        if steps > 0:
-            self._sum += self._sum * (share / steps)
+        counted = steps - self._missing
+        if counted > 1e-6:
+            self._sum += self._sum * (share / counted)
+        else:
+            self._missing += share
 
     def read(self, step: int) -> float:
         """Return the mean loss per step since the last call of `read`, and set `pending` to 0.
@@ -79,7 +85,7 @@ class LossWindow:
         Returns:
             The mean over steps and ranks; NaN if no step was made since the last call of `read`.
         """
-        total = self.drain()
+        total = self.drain(step)
         if not math.isfinite(total):
             self._note_nonfinite(step)
         mean = total / (step - self.since) if step > self.since else math.nan
@@ -92,27 +98,37 @@ class LossWindow:
         The entry `sum` equals the attribute `pending` bit for bit: a Python float can store every float32.
         """
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
+        if self._missing:
+            state["missing"] = self._missing
         return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Restore a state that `state_dict` returned."""
         self.since, self.total = int(state["since"]), state["total"]
         self._sum.fill_(state["sum"])
+        self._missing = state.get("missing", 0.0)
         self.nonfinite_step = int(state["nonfinite_step"]) if "nonfinite_step" in state else None
 
     def _note_nonfinite(self, step: int) -> None:
         if self.nonfinite_step is None:
             self.nonfinite_step = step
 
-    def drain(self) -> float:
+    def drain(self, step: int) -> float:
         """Return the average of the attribute `pending` over the ranks.
 
         Add this average to the attribute `total`, and set `pending` to 0.
 
         Every rank must call this method.
+
+        Args:
+            step: number of optimizer steps that are done.
         """
         moved = self._gather(self._sum).mean().item()
+        steps, missing = step - self.since, self._missing
+        if missing and steps > missing:
+            moved *= steps / (steps - missing)
         self._sum.zero_()
+        self._missing = 0.0
         self.total += moved
         return moved
 

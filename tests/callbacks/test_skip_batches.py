@@ -30,6 +30,14 @@ class Still(Net):
             block.dropout.p = 0.0
 
 
+class Constant(Still):
+    """A `Net` with the loss 2."""
+
+    def forward(self, *args: Any, **inputs: Any) -> dict[str, torch.Tensor]:
+        found = super().forward(*args, **inputs)
+        return {**found, "loss": 2.0 + 0.0 * found["loss"]}
+
+
 def write_list(folder: Path, *batches: tuple[int, int]) -> Path:
     path = folder / "list.json"
     path.write_text(json.dumps([{"epoch": epoch, "batch": batch} for epoch, batch in batches]), encoding="utf-8")
@@ -82,6 +90,25 @@ def test_a_skipped_batch_counts_in_the_logged_loss_with_the_average(tmp_path: Pa
         logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
         losses.append([logged, *single])
     assert losses[1][0] == pytest.approx(sum(losses[0][1:4]) / 3, rel=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("skipped", [(0,), (1,), (0, 1), (0, 3), (1, 2), (2,)])
+def test_skipped_batches_do_not_change_the_mean_of_a_constant_loss(
+    tmp_path: Path, skipped: tuple[int, ...], accumulate: int
+) -> None:
+    batches = write_list(tmp_path, *((0, number) for number in skipped))
+    trainer = net_trainer(
+        tmp_path,
+        SkipBatches(batches),
+        Log(every(3)),
+        model=Constant(),
+        **{**PLAIN, "max_steps": 6, "gradient_accumulation_steps": accumulate},
+    )
+    result = trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses == pytest.approx([2.0, 2.0])
+    assert result.training_loss == pytest.approx(2.0)
 
 
 def test_skipping_resumes_exactly(tmp_path: Path) -> None:
