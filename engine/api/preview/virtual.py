@@ -365,6 +365,7 @@ def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Op
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
     # Otherwise a schedule, or its copy, warns that it steps before the optimizer.
     made._opt_called = True  # type: ignore[attr-defined]
-    made.step = partial(made.step)  # type: ignore[method-assign] # a method takes no attributes
-    made.step._wrapped_by_lr_sched = True
+    step: Any = partial(made.step)  # a method takes no attributes
+    step._wrapped_by_lr_sched = True
+    made.step = step  # type: ignore[method-assign]
     return made
