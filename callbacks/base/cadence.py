@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar
 
 from ...engine.run import Run
@@ -15,7 +17,11 @@ from ...events.flags import Flag
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ...events.trigger_fields import check_triggers
-from ...events.triggers import Moment, Place, Trigger, never
+from ...events.trigger_kinds import EveryShare, EverySteps, alternatives
+from ...events.triggers import Moment, Place, Trigger, every, never
+
+INTERVALS: dict[str, str] = {"log": "logging_steps", "evaluate": "eval_steps", "save": "save_steps"}
+"""Flag -> the attribute of the state with the interval in steps. Handlers may set this attribute."""
 
 
 @dataclass
@@ -42,6 +48,10 @@ class Cadence(Callback):
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
     _cost: float = field(default=math.inf, init=False, repr=False, compare=False)
     """Duration in seconds of the last log, evaluation or save that the flag requested; infinity if unknown."""
+    _interval: float = field(default=0.0, init=False, repr=False, compare=False)
+    """The last known interval in the state, such as `state.eval_steps`."""
+    _former: Trigger | None = field(default=None, init=False, repr=False, compare=False)
+    """The trigger before a handler set the interval in the state; None if no handler did."""
     _timers: list[Handle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,12 +85,14 @@ class Cadence(Callback):
             raise ArgumentError(f"{trigger!r} is not a trigger. Pass one, such as every(500).")
         if trigger.priced and not self.trigger.priced:
             raise ArgumentError(f"{trigger!r} cannot be set while a run measures no cost. Pass it to the callback.")
-        self.trigger, self._next_check = trigger, 0.0
+        self.trigger, self._next_check, self._former = trigger, 0.0, None
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._last, self._next_check = None, 0.0  # a resumed run restores its own values later
             self._cost = math.inf
+            self.trigger, self._former = self._former or self.trigger, None
+            self._interval = self._interval_in(run.state)
             self._stop_timers()
             if self.trigger.priced:
                 self._time_work(run)
@@ -92,6 +104,8 @@ class Cadence(Callback):
         self._next_check = 0.0  # the trigger may have been replaced
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
+        if self._interval != self._interval_in(state):
+            self._follow(self._interval_in(state))
         if state.global_step >= self._next_check:
             self._next_check = self.trigger.wakes(state.global_step, state.max_steps)
             self._request_if_due(run, "step")
@@ -105,6 +119,29 @@ class Cadence(Callback):
         announced = run.position is not None and run.position.batches == 0 and run.state.global_step > 0
         if run.mode == "train" and announced and control.should_training_stop:
             self._request_if_due(run, "epoch")
+
+    def _interval_in(self, state: TrainerState) -> float:
+        interval: float = getattr(state, INTERVALS[self.flag]) if self.flag in INTERVALS else 0.0
+        return interval
+
+    def _follow(self, interval: float) -> None:
+        """Use the interval that a handler set in the state, until the training ends.
+
+        An additional callback, and a trigger without an interval in steps, do not change.
+        """
+        self._interval = interval
+        parts = alternatives(self.trigger)
+        if self.variant or not any(isinstance(part, (EverySteps, EveryShare)) for part in parts):
+            return
+        if not isinstance(interval, (int, float)) or not interval > 0:
+            name = INTERVALS[self.flag]
+            raise ArgumentError(f"A handler set `state.{name}` to {interval!r}. Set it to a number above 0.")
+        former = self._former or self.trigger
+        changed = [
+            every(interval, after=part.after) if isinstance(part, (EverySteps, EveryShare)) else part for part in parts
+        ]
+        self.replace_trigger(reduce(or_, changed))
+        self._former = former
 
     def _request_if_due(self, run: Run, place: Place) -> None:
         if self.local and not run.state.is_world_process_zero:

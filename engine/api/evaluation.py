@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ...events.activity import EVALUATION, PREDICTION
@@ -16,7 +16,6 @@ from ...events.errors import ArgumentError, DataError
 from ...events.keywords import checked_keywords
 from ..data.build import length_of
 from ..distributed.consistency import compare_lengths
-from ..evaluation.evaluation_record import EvaluationRecord
 from ..evaluation.loop import evaluation_loop
 from ..evaluation.metrics import metrics_of_first
 from ..evaluation.no_batch import no_batch_warning
@@ -26,15 +25,15 @@ from ..evaluation.rehearsal import REPLACEABLE, rehearse
 from ..evaluation.streamed import StreamedMetrics
 from ..loss.index_errors import indices_explained
 from ..session import session
-from .eval_datasets import EvalDatasetMethods, no_samples
-from .logging import LoggingMethods
-from .overrides import arguments_of_evaluation, is_overridden
+from .eval_datasets import no_samples
+from .evaluation_overrides import EvaluationOverrideMethods, joined
+from .overrides import is_overridden
 from .tracebacks import short_tracebacks
 
 logger = logging.getLogger(__name__)
 
 
-class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
+class EvaluationMethods(EvaluationOverrideMethods):
     """Methods that evaluate and predict."""
 
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
@@ -57,7 +56,7 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
                 dataset are `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
                 the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
-            metric_key_prefix: the prefix of all metric names.
+            metric_key_prefix: the prefix of all metric names. If `eval_dataset` is a name, the prefix may end with it.
 
         Raises:
             ArgumentError: if a text is neither the name of an eval dataset nor the path of a file of rows.
@@ -76,9 +75,12 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             else nullcontext(self._override)  # an override called this: its evaluation includes this one
         )
         with session(run, "evaluate"), run.activity(EVALUATION), scope as record:
-            self.bus.announce("on_evaluate_begin")
+            if not self._by_dataset:
+                self.bus.announce("on_evaluate_begin")
+            if self._override_takes_each(eval_dataset):
+                return self._evaluate_each(datasets, ignore_keys, metric_key_prefix)
             for name, dataset in datasets.items():
-                prefix, record.dataset_name = _joined(metric_key_prefix, name), name
+                prefix, record.dataset_name = self._prefix_of(metric_key_prefix, name, eval_dataset), name
                 loss_only = self.compute_metrics is None
                 output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
@@ -96,67 +98,6 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
                 self.bus.announce("on_evaluate_end")
             self._note_metrics(everything)
         return everything
-
-    # Overrides of `evaluate` and `predict`.
-
-    _override: EvaluationRecord | None = None
-    """The record of the evaluation while an override of `evaluate` runs; otherwise None."""
-
-    def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
-
-        The evaluation has the metrics that the method returns. It also has the metrics with the evaluation's prefix
-        that the method logs or passes to `callback_handler.on_evaluate`. Callbacks such as `EarlyStopping` read these
-        metrics.
-        """
-        if self._override is not None:  # an override that calls another one
-            return method(self, *args, **options)
-        run = self.run
-        dataset, prefix = arguments_of_evaluation(method, self, args, options)
-        names = dataset if isinstance(dataset, dict) else [dataset] if isinstance(dataset, str) else None
-        named = self._eval_datasets(None) if dataset is None else names or [""]
-        with (
-            session(run, "evaluate"),
-            run.activity(EVALUATION),
-            self._evaluating(prefix, dataset, named) as record,
-        ):
-            self._override = record
-            try:
-                result = method(self, *args, **options)
-            finally:
-                self._override = None
-            measured = {**record.heard, **(result if isinstance(result, dict) else {})}
-            if measured:
-                record.step = run.state.global_step
-                record.metrics = metrics_of_first(run.ranks, measured)
-                self.bus.announce("on_evaluate_end")
-        return result
-
-    def _through_predict(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Start a session for predictions, and call a method that overrides `predict`."""
-        with session(self.run, "predict"), self.run.activity(PREDICTION):
-            return method(self, *args, **options)
-
-    def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate at the request of a callback, and return the metrics.
-
-        If an override of `evaluate` is running, the request is a separate evaluation: the record of the override does
-        not get the metrics. If an override of `_evaluate` is running, its call `super()._evaluate(...)` caused the
-        request. The record of the override then gets the metrics.
-        """
-        outer = self._override
-        inside = "_evaluate" in self._works or "_evaluate" in self._called
-        self._override = outer if inside else None  # an overridden `_evaluate` is this evaluation
-        try:
-            own = "evaluate" in vars(self)  # a function that was set on the trainer
-            return self._through_evaluate(_call_own, args, options) if own else self.evaluate(*args, **options)
-        finally:
-            self._override = outer
-
-    def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        if self._override is not None:
-            prefix = f"{self._override.prefix}_"
-            self._override.heard.update({name: value for name, value in metrics.items() if name.startswith(prefix)})
 
     @short_tracebacks
     @checked_keywords
@@ -272,7 +213,7 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
         datasets = given if isinstance(given, dict) else {"": given}
         return rehearse(
             run.model,
-            {_joined("eval", name): dataset for name, dataset in datasets.items()},
+            {joined("eval", name): dataset for name, dataset in datasets.items()},
             self.args,
             self.objective,
             self.data_collator,
@@ -280,39 +221,6 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             self.compute_metrics,
             self.preprocess_logits_for_metrics,
         )
-
-    def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
-        """Return a context manager that sets `run.evaluation` to a new record, which stores the metrics.
-
-        Args:
-            prefix: the prefix of the metric names.
-            dataset: the value that the caller passed as the dataset.
-            names: the names of the evaluated datasets; an empty text for a dataset without a name.
-        """
-        own = dataset is None or dataset is self.eval_dataset
-        prefixes = {_joined(prefix, name) for name in names}
-        return self.run.evaluating(
-            prefix,
-            complete=own and prefix == "eval",
-            prefixes=prefixes,
-            foreign=not own and self._is_foreign(prefixes),
-        )
-
-    def _is_foreign(self, prefixes: set[str]) -> bool:
-        """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
-
-        The result is True if the metrics have the same names as metrics of the trainer's own eval datasets, such as
-        `eval_loss`. The result is False if an `Evaluate` callback passed the data, or if the trainer has no
-        `eval_dataset`.
-
-        Args:
-            prefixes: the metric prefixes of the evaluation, one per dataset.
-        """
-        if self.eval_dataset is None:
-            return False
-        asks = self.bus.subscribers.get(self.run.control.speaker)
-        own = {_joined("eval", name) for name in self._eval_datasets(None)}
-        return not provides([asks], Capability.EVALUATES) and bool(prefixes & own)
 
     def _run_over(
         self, loader: Any, description: str, prefix: str, ignore_keys: list[str] | None, loss_only: bool
@@ -370,11 +278,3 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             self.objective.signature.last_named or "y",
             " Ignore this if the samples have no labels." if description == "Prediction" else "",
         )
-
-
-def _call_own(trainer: Any, *args: Any, **options: Any) -> Any:
-    return vars(trainer)["evaluate"](*args, **options)
-
-
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}_{name}" if name else prefix

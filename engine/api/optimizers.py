@@ -47,6 +47,8 @@ class OptimizerMethods(TrainerBase):
     """Whether the warning about untrained modules of a loss function was logged."""
     _given_optimizers: tuple[Any, Any]
     """The optimizer and the schedule that the user passed as `optimizers`; None for one that the arguments define."""
+    _set_schedule: Any = None
+    """The schedule that the program, or an override, set as `trainer.lr_scheduler`; None without one."""
 
     @property
     def optimizer(self) -> Any:
@@ -64,7 +66,7 @@ class OptimizerMethods(TrainerBase):
 
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: Any) -> None:
-        self.run.lr_scheduler = scheduler
+        self.run.lr_scheduler = self._set_schedule = scheduler
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Create the optimizer and the schedule.
@@ -207,10 +209,22 @@ class OptimizerMethods(TrainerBase):
     def _forget_schedule(self) -> None:
         """Drop the schedule of an earlier training, because a new training may have another length.
 
-        A schedule that the user passed stays.
+        A schedule of the user stays, as in transformers.
         """
-        if self._given_optimizers[1] is None:
+        if self._given_optimizers[1] is None and self._own_schedule() is None:
             self.run.lr_scheduler = None
+
+    def _own_schedule(self) -> Any:
+        """Return the schedule of the run if the program or an override set it. Otherwise return None.
+
+        If the schedule belongs to an earlier optimizer, and `create_scheduler` is overridden, the result is None. The
+        override then creates another schedule.
+        """
+        run, schedule = self.run, self._set_schedule
+        if schedule is not run.lr_scheduler:
+            return None
+        outdated = getattr(schedule, "optimizer", run.optimizer) is not run.optimizer
+        return None if outdated and is_overridden(self, "create_scheduler") else schedule
 
     def _make_optimizer(self, num_training_steps: int) -> None:
         """Build the optimizer through the seam `make_optimizer`.

@@ -35,6 +35,13 @@ def is_overridden(trainer: object, name: str) -> bool:
     return not _is_ours(next(cls for cls in type(trainer).__mro__ if name in vars(cls)))
 
 
+def overrides_evaluate(trainer: object) -> bool:
+    """Return whether `evaluate` is overridden with the parameters that it has in transformers."""
+    names = _names(getattr(trainer, "evaluate"))  # noqa: B009 # `object` has no such attribute
+    takes_all = all(_takes(name, names) for name in ("eval_dataset", "ignore_keys", "metric_key_prefix"))
+    return takes_all and is_overridden(trainer, "evaluate")
+
+
 def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == _LIBRARY
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ...events.errors import ArgumentError
 from ..data.batches import IGNORED_LABEL
 from .outputs import EvalPrediction, batches_of
+from .readings import NO_LABELS
 
 
 def as_metric_function(given: Any) -> Any:
@@ -50,4 +52,6 @@ class MetricModule:
 
 
 def _first(part: Any) -> Any:
+    if isinstance(part, (tuple, list)) and not part:
+        raise ArgumentError(NO_LABELS)
     return part[0] if isinstance(part, (tuple, list)) else part

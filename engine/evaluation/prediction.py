@@ -33,14 +33,17 @@ def prediction_step(
         compute_loss: called as `compute_loss(model, batch)` if a loss can be computed; returns loss and outputs.
 
     Returns:
-        The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.
+        The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors. If the model
+        computes a loss without labels, the labels are an empty tuple.
     """
     labels = objective.labels_in(batch)
+    if labels is None and objective.has_loss(batch):
+        labels = ()  # as in transformers, so that metrics of models such as CLIP are computed
     loss = None
     computed_gradients = torch.is_grad_enabled()
     torch.set_grad_enabled(False)  # takes a third of the time of `with torch.no_grad()`
     try:
-        if labels is not None or objective.has_loss(batch):
+        if labels is not None:
             loss, outputs = compute_loss(model, batch)
             loss = mean_loss(loss)
         else:

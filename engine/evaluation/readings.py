@@ -191,14 +191,18 @@ _READERS: dict[Reads, Callable[[Reader, torch.Tensor, torch.Tensor], tuple[Any, 
 }
 
 
+NO_LABELS = (
+    "A metric needs outputs and labels, and one of them is missing. Name the labels in the batches `labels`, "
+    "or set `label_names` of the arguments. If the samples have no labels, pass a function of your own as "
+    "`compute_metrics`."
+)
+
+
 def _one_of(part: Any, index: int) -> Any:
     if isinstance(part, Mapping):
         part = tuple(part.values())
-    if part is None:
-        raise ArgumentError(
-            "A metric needs outputs and labels, and one of them is None. Name the labels in the batches `labels`, or "
-            "set `label_names` of the arguments."
-        )
+    if part is None or (isinstance(part, (tuple, list)) and not part):
+        raise ArgumentError(NO_LABELS)
     if not isinstance(part, (tuple, list)):
         return part
     if index >= len(part):

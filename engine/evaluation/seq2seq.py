@@ -64,7 +64,8 @@ class Seq2SeqTrainer(Trainer):
                 override the training arguments `generation_max_length` and `generation_num_beams`. The training
                 arguments override the generation config of the model.
         """
-        self._generation = self._with_arguments(gen_kwargs)
+        if gen_kwargs or not self._by_dataset:  # else the options of the evaluation of all datasets apply
+            self._generation = self._with_arguments(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     def predict(

@@ -11,7 +11,7 @@ import transformers
 import trainbus
 from support.data import sentences
 from support.models import bert
-from support.outcomes import same_weights, weights
+from support.outcomes import history, same_weights, timeless, weights
 from support.trainers import hushed
 
 F1 = [0.1, 0.7, 0.5, 0.4, 0.9]
@@ -153,3 +153,110 @@ def test_override_outside_of_training_is_a_session(tmp_path: Path) -> None:
     assert trainer.evaluate()["eval_f1"] == 0.1
     assert trainer.predict(sentences(6)) == 6
     assert modes == ["evaluate", "predict"]
+
+
+# Several named datasets.
+
+
+class Doubles:
+    """Adds a metric with the prefix that it receives, and logs it, as scripts for one dataset do."""
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"):
+        asked.append((eval_dataset if isinstance(eval_dataset, str) else type(eval_dataset), metric_key_prefix))
+        metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        if f"{metric_key_prefix}_loss" in metrics:
+            metrics[f"{metric_key_prefix}_double"] = 2 * metrics[f"{metric_key_prefix}_loss"]
+            self.log({f"{metric_key_prefix}_step": self.state.global_step})
+        return metrics
+
+
+class AnyArguments:
+    """Passes everything on."""
+
+    def evaluate(self, *args, **kwargs):
+        asked.append((args, sorted(kwargs.items(), key=str)))
+        return super().evaluate(*args, **kwargs)
+
+
+asked: list[Any] = []
+"""The arguments of the calls of an override."""
+NAMED = {"easy": sentences(6, seed=1), "hard": sentences(4, seed=2)}
+
+
+def named(library: Any, mixin: type, folder: Path, **args: Any) -> Any:
+    with hushed():
+        given = library.TrainingArguments(str(folder / library.__name__), **{**ARGS, "max_steps": 6, **args})
+        cls = type(mixin.__name__, (mixin, library.Trainer), {})
+        return cls(model=bert(), args=given, train_dataset=sentences(22), eval_dataset=NAMED)
+
+
+CALLS = {
+    "all datasets": lambda trainer: trainer.evaluate(),
+    "other datasets": lambda trainer: trainer.evaluate({"other": sentences(5, seed=3), "more": sentences(3, seed=4)}),
+    "one dataset": lambda trainer: trainer.evaluate(sentences(5, seed=3)),
+    "another prefix": lambda trainer: trainer.evaluate(metric_key_prefix="final"),
+}
+
+
+@pytest.mark.parametrize("mixin", [Doubles, AnyArguments])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_override_is_called_for_each_dataset_as_in_transformers(mixin: type, call: Any, tmp_path: Path) -> None:
+    found = []
+    for library in (transformers, trainbus):
+        asked.clear()
+        trainer = named(library, mixin, tmp_path)
+        with hushed():
+            found.append((timeless(call(trainer)), history(trainer), list(map(str, asked))))
+    assert found[0] == found[1]
+
+
+def test_best_model_by_the_metric_that_an_override_adds_for_a_dataset(tmp_path: Path) -> None:
+    args = {"metric_for_best_model": "hard_double", "greater_is_better": False}
+    theirs = named(transformers, Doubles, tmp_path, **args)
+    with hushed():
+        theirs.train()
+    ours = named(trainbus, Doubles, tmp_path, **args)
+    ended: list[dict[str, Any]] = []
+    begun: list[int] = []
+    ours.on("on_evaluate_end", lambda metrics: ended.append(dict(metrics)))
+    ours.on("on_evaluate_begin", lambda state: begun.append(state.global_step))
+    with hushed():
+        ours.train()
+    assert history(ours) == history(theirs)
+    assert (ours.state.best_metric, ours.state.best_global_step) == (
+        theirs.state.best_metric,
+        theirs.state.best_global_step,
+    )
+    assert [{"eval_easy_double", "eval_hard_double"} <= set(metrics) for metrics in ended] == [True] * 3
+    assert begun == [2, 4, 6]
+
+
+def test_override_that_takes_no_dataset_is_called_once(tmp_path: Path) -> None:
+    class Plain(trainbus.Trainer):
+        calls = 0
+
+        def evaluate(self):
+            self.calls += 1
+            return super().evaluate()
+
+    args = trainbus.TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
+    trainer = Plain(bert(), args, eval_dataset=NAMED)
+    assert {"eval_easy_loss", "eval_hard_loss"} <= set(trainer.evaluate())
+    assert trainer.calls == 1
+
+
+def test_override_that_ignores_the_dataset_ends(tmp_path: Path) -> None:
+    class All(trainbus.Trainer):
+        def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+            return super().evaluate()
+
+    args = trainbus.TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
+    assert {"eval_easy_loss", "eval_hard_loss"} <= set(All(bert(), args, eval_dataset=NAMED).evaluate())
+
+
+def test_prefix_that_names_the_dataset_is_not_repeated(tmp_path: Path) -> None:
+    args = trainbus.TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
+    trainer = trainbus.Trainer(bert(), args, eval_dataset=NAMED)
+    first, second = trainer.evaluate("hard"), trainer.evaluate("hard", metric_key_prefix="eval_hard")
+    assert timeless(first) == timeless(second)
+    assert "eval_hard_loss" in first

@@ -292,7 +292,8 @@ MISFITS = {
     "logits": ({"reads": "labels"}, LOGITS, NUMBERS, "For logits, set reads='argmax'"),
     "classes": ({"reads": "sigmoid"}, LOGITS, NUMBERS, "needs one logit for each label, and labels that are 0 or 1"),
     "maps": ({"reads": "sigmoid"}, LOGITS[None], LOGITS[None] > 0, r"labels of shape \(rows,\) or \(rows, labels\)"),
-    "no labels": ({}, LOGITS, None, "one of them is None. Name the labels"),
+    "no labels": ({}, LOGITS, None, "one of them is missing. Name the labels"),
+    "loss without labels": ({}, LOGITS, (), "one of them is missing. Name the labels"),
     "no sequence": ({"shift": True}, LOGITS[:, 0], NUMBERS, "`shift=True` needs several labels per row"),
 }
 

@@ -219,6 +219,24 @@ def test_generation_options_of_a_call_override_the_arguments(tmp_path: Path, opt
     assert timeless(got[2]) == timeless(expected[2])
 
 
+def test_generation_options_of_a_call_apply_to_each_named_dataset(tmp_path: Path):
+    class Own(Seq2SeqTrainer):
+        def evaluate(self, *rest: Any, **options: Any) -> Any:
+            return super().evaluate(*rest, **options)
+
+    for cls in (Seq2SeqTrainer, Own):
+        run = cls(
+            t5(),
+            Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True),
+            data_collator=DataCollatorForSeq2Seq(Tokenizer()),
+            eval_dataset={"a": pairs(4), "b": pairs(3)},
+            compute_metrics=lambda found: {"width": found.predictions.shape[1]},
+        )
+        for width in (30, 25):
+            found = run.evaluate(max_length=width, min_length=width)
+            assert (found["eval_a_width"], found["eval_b_width"]) == (width, width)
+
+
 @pytest.mark.parametrize("beams", [1, 2])
 def test_samples_without_labels_are_predicted(tmp_path: Path, beams: int):
     args = {"predict_with_generate": True, "generation_num_beams": beams}

@@ -14,6 +14,7 @@ from support.parity_data import (
     marked,
     measured,
     padded,
+    paired,
     pictured,
     renamed,
     summed_loss,
@@ -22,12 +23,13 @@ from support.parity_data import (
     twice_labelled,
     without,
 )
-from support.parity_models import Anything, Normalised, TwoHeaded, bart, gpt2, llama, of_bert, plain, t5
+from support.parity_models import Anything, Contrastive, Normalised, TwoHeaded, bart, gpt2, llama, of_bert, plain, t5
 from support.trainers import Fresh
 
 TEXTS = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}
 GPT2, LLAMA, BART = ({**TEXTS, "model": model} for model in (gpt2, llama, bart))
 POINTS = {"train_dataset": pictured(TRAIN_ROWS), "eval_dataset": pictured(EVAL_ROWS, 1)}
+PAIRS = {"model": Contrastive, "train_dataset": paired(TRAIN_ROWS), "eval_dataset": paired(EVAL_ROWS, 1)}
 UNLABELLED = {
     "train_dataset": without("labels", texts(TRAIN_ROWS)),
     "eval_dataset": without("labels", texts(EVAL_ROWS, 1)),
@@ -281,6 +283,16 @@ MODELS = {
         about=(
             "The labels of a sample are a list of floats. The collator accepts `label_ids`, the name in older datasets."
         ),
+    ),
+    "loss without labels": Case(
+        {"eval_strategy": "epoch", "include_for_metrics": ["inputs", "loss"]},
+        {**PAIRS, "compute_metrics": everything},
+        about="The model compares the samples of a batch. Metrics receive an empty tuple of labels.",
+    ),
+    "loss without labels, metrics per batch": Case(
+        {"eval_strategy": "epoch", "batch_eval_metrics": True},
+        {**PAIRS, "compute_metrics": lambda prediction, compute_result: everything(prediction)},
+        about="Metrics are computed from the predictions of the last batch, with an empty tuple of labels.",
     ),
     "t5": Case(
         {**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="The model has an encoder and a decoder."

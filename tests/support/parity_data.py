@@ -65,6 +65,11 @@ def pictured(rows: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{"pixels": row, "labels": at % 2} for at, row in enumerate(pixels)]
 
 
+def paired(rows: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Return samples with two inputs and no labels."""
+    return [{"left": row["pixels"], "right": row["pixels"] + 0.1} for row in pictured(rows, seed)]
+
+
 def measured(rows: int, seed: int = 0) -> list[dict[str, Any]]:
     """Return samples with a float label."""
     return [{"input_ids": row["input_ids"], "labels": row["start_positions"] / 3} for row in answered(rows, seed)]

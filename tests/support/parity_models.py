@@ -107,6 +107,22 @@ class Anything(nn.Module):
         return {"doubled": 2 * logits, "loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Contrastive(nn.Module):
+    """A model of pairs that computes its loss without labels: the other pairs of the batch are the negatives."""
+
+    main_input_name = "left"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right, self.dropout = nn.Linear(3, 5), nn.Linear(3, 5), nn.Dropout(0.1)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor, return_loss: bool = True) -> dict[str, torch.Tensor]:
+        scores = self.dropout(self.left(left)) @ self.right(right).T
+        loss = {"loss": nn.functional.cross_entropy(scores, torch.arange(len(scores)))} if return_loss else {}
+        return {**loss, "left": self.left(left), "right": self.right(right)}
+
+
 class Frozen(Plain):
     """A model with a frozen embedding."""
 

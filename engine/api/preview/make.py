@@ -241,6 +241,9 @@ class Rehearsal:
         """Return an optimizer that updates no model, and its learning-rate schedule for a run of `steps` steps."""
         trainer, args = self.trainer, self.trainer.args
         given, schedule = trainer._given_optimizers
+        if schedule is None and not is_overridden(trainer, "create_scheduler"):
+            schedule = trainer._own_schedule()
+            given = getattr(schedule, "optimizer", given)
         groups = list(given.param_groups) if given is not None else self._own_groups()
         optimizer = dummy_optimizer(groups, args.learning_rate)
         if schedule is not None:

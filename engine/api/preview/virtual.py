@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -362,5 +363,9 @@ def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Op
     """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
-    made._opt_called = True  # type: ignore[attr-defined] # otherwise a schedule warns that it steps before the optimizer
+    # Otherwise a schedule, or its copy, warns that it steps before the optimizer.
+    made._opt_called = True  # type: ignore[attr-defined]
+    step: Any = partial(made.step)  # a method takes no attributes
+    step._wrapped_by_lr_sched = True
+    made.step = step  # type: ignore[method-assign]
     return made
