@@ -48,6 +48,8 @@ class Cadence(Callback):
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
     _cost: float = field(default=math.inf, init=False, repr=False, compare=False)
     """Duration in seconds of the last log, evaluation or save that the flag requested; infinity if unknown."""
+    _setting: str = field(default="", init=False, repr=False, compare=False)
+    """The name in `INTERVALS` of the attribute of the state that this callback follows; empty if there is none."""
     _interval: float = field(default=0.0, init=False, repr=False, compare=False)
     """The last known interval in the state, such as `state.eval_steps`."""
     _former: Trigger | None = field(default=None, init=False, repr=False, compare=False)
@@ -92,7 +94,8 @@ class Cadence(Callback):
             self._last, self._next_check = None, 0.0  # a resumed run restores its own values later
             self._cost = math.inf
             self.trigger, self._former = self._former or self.trigger, None
-            self._interval = self._interval_in(run.state)
+            self._setting = INTERVALS.get(self.flag, "")
+            self._interval = getattr(run.state, self._setting) if self._setting else 0.0
             self._stop_timers()
             if self.trigger.priced:
                 self._time_work(run)
@@ -104,8 +107,8 @@ class Cadence(Callback):
         self._next_check = 0.0  # the trigger may have been replaced
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
-        if self._interval != self._interval_in(state):
-            self._follow(self._interval_in(state))
+        if self._setting and getattr(state, self._setting) != self._interval:
+            self._follow(getattr(state, self._setting))
         if state.global_step >= self._next_check:
             self._next_check = self.trigger.wakes(state.global_step, state.max_steps)
             self._request_if_due(run, "step")
@@ -120,10 +123,6 @@ class Cadence(Callback):
         if run.mode == "train" and announced and control.should_training_stop:
             self._request_if_due(run, "epoch")
 
-    def _interval_in(self, state: TrainerState) -> float:
-        interval: float = getattr(state, INTERVALS[self.flag]) if self.flag in INTERVALS else 0.0
-        return interval
-
     def _follow(self, interval: float) -> None:
         """Use the interval that a handler set in the state, until the training ends.
 
@@ -134,8 +133,7 @@ class Cadence(Callback):
         if self.variant or not any(isinstance(part, (EverySteps, EveryShare)) for part in parts):
             return
         if not isinstance(interval, (int, float)) or not interval > 0:
-            name = INTERVALS[self.flag]
-            raise ArgumentError(f"A handler set `state.{name}` to {interval!r}. Set it to a number above 0.")
+            raise ArgumentError(f"A handler set `state.{self._setting}` to {interval!r}. Set it to a number above 0.")
         former = self._former or self.trigger
         changed = [
             every(interval, after=part.after) if isinstance(part, (EverySteps, EveryShare)) else part for part in parts
