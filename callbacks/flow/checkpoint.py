@@ -232,6 +232,11 @@ class Checkpoint(Cadence):
         """The seconds of the slowest write on the thread, including the write that runs now."""
         return self._writer.slowest
 
+    @property
+    def busy(self) -> bool:
+        """Whether the thread writes a checkpoint now."""
+        return self._writer.busy
+
     def _cost_of_last(self) -> float:
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
