@@ -109,7 +109,10 @@ def every(
     interval, times = _plain(interval), _plain(times)
     if isinstance(interval, str):
         number = interval.strip().rstrip("abcdefghijklmnopqrstuvwxyz ").strip()
-        unit = interval.strip()[len(number) :].strip() or "step"
+        own_unit = interval.strip()[len(number) :].strip()
+        if own_unit and unit != "step":
+            raise ArgumentError(f"every({interval!r}, {unit!r}) has two units. Remove the second one.")
+        unit = own_unit or unit
         try:
             interval = float(number)
         except ValueError:

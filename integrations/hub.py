@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,8 @@ from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint.format import files
 from ..engine.checkpoint.write.capsule_files import FOLDER as CAPSULES
+from ..engine.checkpoint.write.staging import files_of_model, stage
+from ..engine.checkpoint.write.stopwatch import Stopwatch
 from ..engine.commands.status import NAME as STATUS
 from ..engine.run import Run
 from ..events.callback import Callback
@@ -41,42 +40,11 @@ logger = logging.getLogger(__name__)
 STAGED = ".push-"
 """The prefix of staging folders. A staging folder holds the files of one push until the push is done."""
 
-NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
-"""Patterns of files in a checkpoint that are not pushed with the model. The training arguments do not match."""
-
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
 """The end of the warning about a failed push: what to do."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
 """Patterns of files in the output folder that are not pushed. Hidden files are temporary, so they are not pushed."""
-
-
-def files_of_model(checkpoint: Path) -> list[Path]:
-    """Return the files of a checkpoint to push as the model, including the training arguments."""
-    found = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-    return [path for path in found if not any(fnmatch(path.name, pattern) for pattern in NOT_OF_MODEL)]
-
-
-def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
-    """Make hard links to files of a checkpoint in a folder for a push, and return this folder.
-
-    If the checkpoint is rotated during the push, the links stay. If a hard link is not possible, copy the file.
-
-    Args:
-        paths: the files.
-        root: the folder of the files. The files keep their paths relative to this folder.
-        target: the folder for the push. The function first deletes its content, such as files of a killed run.
-    """
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for path in paths:
-        new = target / path.relative_to(root)
-        new.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path, new)
-        except OSError:
-            shutil.copy2(path, new)
-    return target
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
@@ -120,6 +88,8 @@ class Repository:
         """The full name, `owner/name`. None until `create_repository` has found or created the repository."""
         self._api = HfApi(endpoint=settings.endpoint)
         self._pushes: list[Future[Any]] = []
+        self.stopwatch = Stopwatch()
+        """Measures the time of each push."""
 
     @property
     def busy(self) -> bool:
@@ -218,14 +188,15 @@ class Repository:
         **options: Any,
     ) -> Any:
         assert self.name is not None
-        return self._api.upload_folder(
-            repo_id=self.name,
-            folder_path=folder,
-            commit_message=message,
-            token=token or self._token(run),
-            revision=revision or self.settings.revision,
-            **options,
-        )
+        with self.stopwatch.task():
+            return self._api.upload_folder(
+                repo_id=self.name,
+                folder_path=folder,
+                commit_message=message,
+                token=token or self._token(run),
+                revision=revision or self.settings.revision,
+                **options,
+            )
 
     def _token(self, run: Run) -> str | bool | None:
         return self.settings.token or run.args.hub_token
@@ -347,6 +318,19 @@ class PushToHub(Callback):
         if self._bars_disabled:
             enable_progress_bars()
             self._bars_disabled = False
+
+    @property
+    def slowest_write(self) -> float:
+        """The seconds of the slowest push, times the number of pushes for which the end of a training waits."""
+        checkpoints = self.strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
+        waiting = len(self._skipped) if self.strategy == HubStrategy.ALL_CHECKPOINTS else min(1, len(self._skipped))
+        of_last_save = 0 if self.strategy == HubStrategy.END else 1 + checkpoints
+        return self.publisher.stopwatch.slowest * (of_last_save + waiting * checkpoints + 1)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a push is in progress."""
+        return self.publisher.busy
 
     def _repository_exists(self, run: Run) -> bool:
         """Create the repository, if no earlier call created it. Return False if the creation fails, else True."""

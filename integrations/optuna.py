@@ -10,10 +10,22 @@ import optuna
 
 from ..callbacks.flow.report_to_trial import ReportToTrial
 from ..engine.search.hyperparameters import BestRun, Search, takes_trial
-from ..events.errors import ArgumentError, TrainbusError, nearest, note
+from ..events.errors import ArgumentError, TrainbusError, closest, nearest, note
 
 OPTIMIZE = ("timeout", "n_jobs", "catch", "callbacks", "gc_after_trial", "show_progress_bar")
 """The options of a search that `Study.optimize` takes. `optuna.create_study` takes all other options."""
+
+OBJECTS: dict[str, tuple[Any, type[Any]]] = {
+    "sampler": (optuna.samplers, optuna.samplers.BaseSampler),
+    "pruner": (optuna.pruners, optuna.pruners.BasePruner),
+}
+"""Option -> the module of optuna with the classes of its values, and their base class."""
+
+NUMBERS: dict[str, tuple[tuple[type[Any], ...], str]] = {
+    "timeout": ((int, float), "a number of seconds, such as 3600"),
+    "n_jobs": ((int,), "a whole number, such as 2"),
+}
+"""Option -> the types of its values, and what to pass."""
 
 
 @dataclass
@@ -66,7 +78,26 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name in options:
         if name not in known:
             raise ArgumentError(f"optuna has no option {name!r}{nearest(name, known)} Its options: {', '.join(known)}.")
+    for name, (module, base) in OBJECTS.items():
+        if (given := options.get(name)) is not None and not isinstance(given, base):
+            raise ArgumentError(f"optuna's option `{name}` is {_wrong_object(given, module, base)}")
+    for name, (kinds, text) in NUMBERS.items():
+        given = options.get(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, kinds)):
+            raise ArgumentError(f"optuna's option `{name}` is {given!r}. Pass {text}.")
     return dict(options)
+
+
+def _wrong_object(given: Any, module: Any, base: type[Any]) -> str:
+    """Return the end of an error about a value that is not a sampler or pruner of optuna, with the object to pass."""
+    suffix = base.__name__.removeprefix("Base")
+    kinds = [name for name in module.__all__ if name.endswith(suffix) and name != base.__name__]
+    wanted = given.__name__ if isinstance(given, type) else str(given)
+    by_word = {kind.removesuffix(suffix).lower(): kind for kind in kinds} | {kind.lower(): kind for kind in kinds}
+    meant = by_word.get(closest(wanted.lower(), by_word))
+    what = f"the class {wanted}" if isinstance(given, type) else repr(given)
+    example = f"{module.__name__}.{meant or kinds[0]}(...)"
+    return f"{what}, not an object with the base class {base.__name__}. Pass an object, such as {example}."
 
 
 def _objective(search: Search, trial: Any) -> Any:

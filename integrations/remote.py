@@ -110,6 +110,11 @@ class RemoteStore(Callback):
         """The seconds of the slowest copy to the store, including the copy that runs now."""
         return self._writer.slowest
 
+    @property
+    def busy(self) -> bool:
+        """Whether the thread copies a checkpoint now."""
+        return self._writer.busy
+
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
         """Copy a checkpoint. Delete remote checkpoints that the retention policy does not keep and `output_dir` lacks.
 

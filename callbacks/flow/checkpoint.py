@@ -145,6 +145,7 @@ class Checkpoint(Cadence):
         if not any(failed):  # an override may save in another way
             if self._writing is None and run.bus.has_handlers("on_commit"):
                 run.announce("on_commit")
+            _leave_to_resumed_run(run)
             run.announce("on_save")
 
     def _waits(self, run: Run) -> bool:
@@ -230,6 +231,11 @@ class Checkpoint(Cadence):
     def slowest_write(self) -> float:
         """The seconds of the slowest write on the thread, including the write that runs now."""
         return self._writer.slowest
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread writes a checkpoint now."""
+        return self._writer.busy
 
     def _cost_of_last(self) -> float:
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
@@ -342,6 +348,19 @@ def on_all(run: Run, work: Callable[[], T]) -> T:
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]
+
+
+def _leave_to_resumed_run(run: Run) -> None:
+    """Leave the work at the end of the epoch to the resumed run, if the run is interrupted after this save.
+
+    The saved step is the last step of the epoch. The work would save this step a second time, although a signal or a
+    time limit leaves little time. The last step of the run is an exception, because no session resumes a complete run.
+    """
+    position, plan = run.position, run.plan
+    if position is None or plan is None or run.state.global_step >= run.state.max_steps:
+        return
+    if run.interrupted() and position.batches == (position.length or plan.batches_per_epoch):
+        position.held = position.batches > 0
 
 
 def _best_metric(run: Run) -> BestMetric:

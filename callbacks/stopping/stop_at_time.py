@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from torch import nn
+
+from ...engine.api.publishing import PushesSaves
 from ...engine.arguments import TrainingArguments
 from ...engine.arguments.duration import seconds_of
 from ...engine.checkpoint.protocols import WritesLater
@@ -12,6 +16,10 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.stages import Stage, order
+from ..flow.checkpoint import Checkpoint
+
+WRITE_RATE = 200e6
+"""The bytes per second at which a checkpoint is written, copied or pushed, until the callback has measured a save."""
 
 
 @dataclass
@@ -23,11 +31,16 @@ class StopAtTime(Callback):
     the callback also requests a checkpoint.
 
     The time of a step includes logs and evaluations after the step. The time of a save ends when the checkpoint is on
-    disk, also with `async_save=True`. If a `RemoteStore` copies the checkpoint, the time of a save includes the copy.
-    Before the first save of a run, the callback does not know this time. So save at least once before the limit.
+    disk, also with `async_save=True`. If a `RemoteStore` copies the checkpoint, or `PushToHub` pushes it, the time of a
+    save includes these transfers and the push at the end of the training.
+
+    Until a session has measured a save, a copy or a push, the callback reserves `first_save` for each of them. By
+    default, this is the time to write the weights and the states of Adam at 200 MB per second: 35 seconds for a model
+    with 580 million float32 weights. So a session without a save also ends in time.
 
     Raises:
-        ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`.
+        ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`. The same applies to
+            `first_save`, which may also be 0.
     """
 
     local = True
@@ -38,6 +51,9 @@ class StopAtTime(Callback):
     max_time: float | str = "1h"
     """The time limit of one session, in seconds or as text such as `90min` or `1h30min`. In each session, the time
     starts at 0. It includes the loading of the checkpoint from which a session resumes."""
+    first_save: float | str | None = None
+    """The time to reserve for a save that the session has not measured yet, in seconds or as text such as `5min`. It
+    also applies to a copy to a store and to a push to a hub. None: an estimate from the size of the model."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _end: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -48,10 +64,18 @@ class StopAtTime(Callback):
     _slowest_step: float = field(default=0.0, init=False, repr=False, compare=False)
     _slowest_save: float = field(default=0.0, init=False, repr=False, compare=False)
     """The longest time in seconds that the training waited for a save. The time of the threads is not included."""
-    _threads: list[WritesLater] = field(default_factory=list, init=False, repr=False, compare=False)
+    _saves: int = field(default=0, init=False, repr=False, compare=False)
+    """The number of saves of this session."""
+    _expected: float = field(default=0.0, init=False, repr=False, compare=False)
+    """The seconds to reserve for a save, a copy or a push that is not measured yet."""
+    _writers: list[WritesLater] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The callbacks that write checkpoints on a thread."""
+    _transfers: list[WritesLater | PushesSaves] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The callbacks that copy checkpoints to a store or push them to a hub."""
 
     def __post_init__(self) -> None:
         seconds_of(self.max_time)
+        self._first()
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StopAtTime | None:
@@ -67,22 +91,53 @@ class StopAtTime(Callback):
     def on_train_begin(self, run: Run) -> None:
         self._last_check = run.clock()
         self._in_saves = self._slowest_step = self._slowest_save = 0.0
-        self._threads = [each for each in run.bus.subscribers.values() if isinstance(each, WritesLater)]
+        self._saves = 0
+        first = self._first()
+        self._expected = bytes_expected(run.model) / WRITE_RATE if first is None else first
+        attached = run.bus.subscribers.values()
+        self._writers = [each for each in attached if isinstance(each, WritesLater) and isinstance(each, Checkpoint)]
+        transfers = [each for each in attached if isinstance(each, (WritesLater, PushesSaves))]
+        # Only rank 0 copies and pushes, so only rank 0 can measure these times.
+        zero = run.state.is_world_process_zero
+        self._transfers = [each for each in transfers if zero and not isinstance(each, Checkpoint)]
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
         now = run.clock()
         self._slowest_step = max(self._slowest_step, now - self._last_check - self._in_saves)
         self._last_check, self._in_saves = now, 0.0
         # The last checkpoint may have to wait for a write that runs now. The factor 2 includes this wait.
-        save = self._slowest_save + sum(each.slowest_write for each in self._threads)
-        if now + 2 * (self._slowest_step + save) >= self._end:
+        if now + 2 * (self._slowest_step + self._time_of_save(run)) >= self._end:
             reason = f"max_time={self.max_time!r} is nearly up"
             control.request("training_stop", reason)
             if run.saves:
                 control.request("save", reason)
 
+    def _time_of_save(self, run: Run) -> float:
+        """Return the seconds until the last checkpoint of the session is on disk, copied and pushed."""
+        saved = self._slowest_save if self._saves or not run.saves else self._expected
+        saved += sum(self._time_on(writer) for writer in self._writers)
+        for transfer in self._transfers if run.saves else self._pushing():
+            measured = isinstance(transfer, WritesLater) and transfer.slowest_write > 0
+            saved += self._time_on(transfer) if measured else self._expected
+        return saved
+
+    def _time_on(self, thread: Any) -> float:
+        """Return the seconds to reserve for a thread that has begun a write, as a `WritesLater`."""
+        first = self._saves < 2 and thread.busy  # until its end, the time of the first write is not known
+        return max(thread.slowest_write, self._expected) if first else float(thread.slowest_write)
+
+    def _pushing(self) -> list[PushesSaves]:
+        return [each for each in self._transfers if isinstance(each, PushesSaves)]
+
+    def _first(self) -> float | None:
+        """Return the field `first_save` in seconds; None if it is None."""
+        given = self.first_save
+        if given is None or given == 0:
+            return None if given is None else 0.0
+        return seconds_of(given, "first_save")
+
     def on_close(self) -> None:
-        self._threads = []
+        self._writers, self._transfers = [], []
 
     @order(Stage.PREPARE)
     def on_save_begin(self, run: Run) -> None:
@@ -92,4 +147,10 @@ class StopAtTime(Callback):
     def on_snapshot(self, run: Run) -> None:
         waited = run.clock() - self._save_began
         self._in_saves += waited
+        self._saves += 1
         self._slowest_save = max(self._slowest_save, waited)
+
+
+def bytes_expected(model: nn.Module) -> int:
+    """Return the expected size of a checkpoint: the weights, and two states of Adam for each weight that is trained."""
+    return sum(weight.nbytes * (3 if weight.requires_grad else 1) for weight in model.parameters())

@@ -50,12 +50,15 @@ class StopOnSignal(Callback):
     the program with `resume_from_checkpoint="auto"`. The exit code is 143 after SIGTERM, 130 after SIGINT, 138 after
     SIGUSR1 and 129 after SIGHUP.
 
-    - If a signal arrives during a step, the run stops at the end of this step.
+    - If a signal arrives during a step, the run stops at the end of this step. If it arrives during a save, the run
+      stops after the next step.
     - If a signal arrives during an evaluation of the callback `Evaluate`, the evaluation stops after its current batch.
       A resumed run repeats this evaluation.
     - If a signal arrives during another evaluation or prediction, such as a call of `run.evaluate()` in a handler, the
       evaluation completes. The run then stops after the current step. If the handler runs before the first step of a
       session, or while the run saves a checkpoint, the run stops after the next step.
+    - If the run saves the last step of an epoch because of the signal, the resumed run does the work that is due at the
+      end of this epoch, such as an evaluation.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -124,7 +127,8 @@ class StopOnSignal(Callback):
             self._request_stop(run, control, "training stops after this step")
 
     def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
-        if self._received and self._asked_at != run.state.global_step:  # else this step is saved already
+        # If this step is saved already, the run makes one more step. So no step is saved twice.
+        if self._received and self._asked_at != run.state.global_step and not _calls_again(run, control):
             self._request_stop(run, control, "training stops after this epoch")
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:

@@ -45,20 +45,21 @@ class RunClocks:
         """Return the progress of the run, for triggers. `place` says whether a step or an epoch ends now."""
         state = self.state
         step, max_steps = state.global_step, state.max_steps
-        last = step >= max_steps or (self.control.should_training_stop and not self._interrupted())
+        last = step >= max_steps or (self.control.should_training_stop and not self.interrupted())
         # The planned end of a run is the end of its last epoch, as in transformers.
         where = self.position
         cut = where is not None and where.cut and (step < max_steps or where.held)
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
-    def _interrupted(self) -> bool:
+    def interrupted(self) -> bool:
         """Return whether the requested stop only interrupts the run, so that a later session continues it.
 
         The result is True if all callbacks that requested the stop have the capability `INTERRUPTS`, such as
-        `StopOnSignal`. It is False if no stop is requested.
+        `StopOnSignal`. It is False if no stop is requested, or if a callback vetoed the stop.
         """
         stops = [self.bus.subscribers.get(author) for author in self.control.reasons("training_stop")]
-        return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
+        interrupts = len(providers(stops, Capability.INTERRUPTS)) == len(stops)
+        return self.control.should_training_stop and len(stops) > 0 and interrupts
 
     def seconds(self) -> float:
         """Return the training time in seconds, including earlier sessions of a resumed run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ class SavingMethods(MomentMethods):
             _internal_call: not used.
 
         Raises:
+            ArgumentError: if `output_dir` is not a path.
             RankFailure: if the weights are sharded, and a rank does not call this method.
         """
+        _check_folder("save_model", output_dir)
         weights = self._gathered_weights()
         if self.args.should_save:
             gathered = {} if weights is None else {"state_dict": weights}
@@ -188,9 +191,11 @@ class SavingMethods(MomentMethods):
             The path of the file; None on a rank that does not write.
 
         Raises:
+            ArgumentError: if `output_dir` is not a path.
             ModelError: if the model cannot be traced, or if its weights are sharded.
             DataError: if there are neither `inputs`, nor a current batch, nor a dataset.
         """
+        _check_folder("export_model", output_dir)
         run = self.run
         owner = run.seams.filled_by("model_state")
         if owner:
@@ -229,3 +234,12 @@ class SavingMethods(MomentMethods):
         """Close the trackers and leave the process group. Do not use the trainer after this call."""
         self.bus.announce("on_end")
         self.run.leave()
+
+
+def _check_folder(method: str, folder: object) -> None:
+    """Raise an ArgumentError if the folder that a program passes to a method is neither None nor a path."""
+    if folder is not None and not isinstance(folder, (str, os.PathLike)):
+        raise ArgumentError(
+            f"{method}(output_dir=...) received an object of the type {type(folder).__name__}, which is not a path. "
+            f'Pass the folder as a text, such as {method}("outputs/model"), or nothing for the default folder.'
+        )

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...events.argument_types import is_whole
 from ...events.errors import ArgumentError, ModelError
+from ..search.functions import CheckedObjective, CheckedSpace, check_function
 from ..search.hyperparameters import (
     BestRun,
     Search,
@@ -74,7 +75,8 @@ class SearchMethods(CallbackMethods):
 
         Raises:
             ArgumentError: without `model_init`, if `n_trials` is below 1, or for an unknown backend, direction or
-                hyperparameter. For an unknown name, the error suggests the nearest known name.
+                hyperparameter. For an unknown name, the error suggests the nearest known name. Also if a function does
+                not return what the search needs, or if `compute_objective` reads a metric that does not exist.
             MissingExtra: if the backend is not installed. The error names the extra to install.
         """
         chosen = self.search_backend(backend)
@@ -85,11 +87,11 @@ class SearchMethods(CallbackMethods):
             )
         if not is_whole(n_trials) or n_trials < 1:
             raise ArgumentError(f"n_trials={n_trials!r} is not a number of trials. Set it to 1 or more.")
-        if hp_space is not None and not callable(hp_space):
-            raise ArgumentError(
-                f"`hp_space` is a {type(hp_space).__name__}, which is not callable. Pass a function of the trial that "
-                "returns a dict, such as `lambda trial: {'learning_rate': trial.suggest_float('learning_rate', ...)}`."
-            )
+        example = "`lambda trial: {'learning_rate': trial.suggest_float('learning_rate', 1e-6, 1e-4)}`"
+        check_function("hp_space", hp_space, "the trial", example)
+        check_function("compute_objective", compute_objective, "the metrics", "`lambda metrics: metrics['eval_loss']`")
+        check_function("hp_name", hp_name, "the trial", "`lambda trial: f'trial-{trial.number}'`")
+        direction = checked_direction(direction)
         objective: Any = MinimizedObjective() if direction == "minimize" else default_compute_objective
         now, functions = self.callbacks, self.subscribed_functions
         known = {id(callback) for callback in self._built_with.values()}
@@ -104,10 +106,12 @@ class SearchMethods(CallbackMethods):
             added=[each for owner_id, each in now.items() if owner_id not in functions and id(each) not in known],
             functions=functions,
             ranks=self.run.ranks,
-            space=chosen.default_space if hp_space is None else hp_space,
-            compute_objective=objective if compute_objective is None else compute_objective,
+            space=CheckedSpace(chosen.default_space if hp_space is None else hp_space),
+            compute_objective=CheckedObjective(
+                objective if compute_objective is None else compute_objective, direction
+            ),
             n_trials=n_trials,
-            direction=checked_direction(direction),
+            direction=direction,
             hp_name=hp_name,
             options=kwargs,
         )

@@ -53,11 +53,12 @@ class DurationArguments(Group):
                 yield str(error)
 
 
-def seconds_of(duration: float | str) -> float:
+def seconds_of(duration: float | str, name: str = "max_time") -> float:
     """Return a duration in seconds.
 
     Args:
         duration: Seconds, or text such as `90min` or `1h30min`.
+        name: the name of the argument, for errors.
 
     Raises:
         ArgumentError: The duration cannot be read, or is not above 0.
@@ -67,9 +68,9 @@ def seconds_of(duration: float | str) -> float:
         whole = "".join(number + unit for number, unit in parts) == re.sub(r"\s", "", duration.lower())
         if not parts or not whole or any(unit not in ("", *UNITS) for _, unit in parts):
             raise ArgumentError(
-                f"`max_time` is {duration!r}; write seconds, or text such as '90s', '90min' or '1h30min'."
+                f"`{name}` is {duration!r}; write seconds, or text such as '90s', '90min' or '1h30min'."
             )
         duration = sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
     if not 0 < duration < inf:
-        raise ArgumentError(f"`max_time` is {duration!r}; set it to more than 0 seconds.")
+        raise ArgumentError(f"`{name}` is {duration!r}; set it to more than 0 seconds.")
     return float(duration)

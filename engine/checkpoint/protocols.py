@@ -103,11 +103,19 @@ class SavingRanks(Protocol):
 
 @runtime_checkable
 class WritesLater(Protocol):
-    """A callback that writes or copies checkpoints on a thread. The end of a training waits for this thread."""
+    """A callback that writes, copies or pushes on a thread. The end of a training waits for this thread."""
 
     @property
     def slowest_write(self) -> float:
-        """The seconds of the slowest write of this callback, including the write that runs now."""
+        """The longest time in seconds that a training which ends now may wait for the thread.
+
+        It is the time of the slowest write so far, including the write that runs now. If the end of a training waits
+        for several writes, it is the time of all of them.
+        """
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write is in progress."""
 
 
 class SavableRun(Protocol):

@@ -80,9 +80,16 @@ def ended(status: dict[str, Any]) -> str:
     """
     if status["status"] != "running":
         return str(status["status"])
-    if status.get("host") == socket.gethostname() and not _lives(status.get("pid")):
-        return "killed"
-    return ""
+    return "killed" if alive(status) is False else ""
+
+
+def alive(status: dict[str, Any]) -> bool | None:
+    """Return whether the process that wrote a status file exists; None if it was on another machine.
+
+    Args:
+        status: the result of `read_status`.
+    """
+    return _lives(status.get("pid")) if status.get("host") == socket.gethostname() else None
 
 
 def _lives(pid: Any) -> bool:
@@ -97,6 +104,7 @@ def _lives(pid: Any) -> bool:
 
 def _show(options: argparse.Namespace) -> int:
     status = read_status(options.folder)
+    status["alive"] = alive(status)
     status["status"] = ended(status) or "running"
     goodput = read_goodput(options.folder)
     status["goodput"] = None if goodput is None else goodput.to_dict()
@@ -144,4 +152,8 @@ def _rows(status: dict[str, Any]) -> Any:
         yield "resume from", status["resume_from"]
     for index, line in enumerate(status.get("decisions") or ()):
         yield "" if index else "decisions", line
-    yield "updated", f"{timedelta(seconds=round(max(0.0, time.time() - status['time'])))} ago on {status['host']}"
+    age = timedelta(seconds=round(max(0.0, time.time() - status["time"])))
+    exists = {True: "which runs", False: "which has ended", None: "on another machine"}[status["alive"]]
+    yield "updated", f"{age} ago on {status['host']} by process {status['pid']}, {exists}"
+    if status["status"] != "running" and not status["alive"]:
+        yield "", "A later program that fails before `train()` does not change this status."

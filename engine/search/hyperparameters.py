@@ -169,7 +169,12 @@ class Search:
 
     def name_of(self, trial: Any, run_id: Any) -> str:
         """Return the name of a trial and of its output folder: the result of `hp_name`, by default `run-<run_id>`."""
-        return f"run-{run_id}" if self.hp_name is None else self.hp_name(trial)
+        if self.hp_name is None:
+            return f"run-{run_id}"
+        name = self.hp_name(trial)
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"`hp_name` returned {name!r}. Return the name of the trial as a text.")
+        return name
 
     def objective_of(self, trial: Any, name: str, values: Mapping[str, Any], reporter: Reporter) -> Any:
         """Train a model with the hyperparameters of a trial, and return the objective of the last evaluation.
@@ -360,6 +365,8 @@ def checked_direction(direction: Any) -> str | list[str]:
     Raises:
         ArgumentError: for a direction other than `minimize` and `maximize`. The error shows the nearest name.
     """
+    if isinstance(direction, (list, tuple)) and not direction:
+        raise ArgumentError("`direction` is an empty list. Name a direction for each objective: minimize or maximize.")
     for each in direction if isinstance(direction, (list, tuple)) else [direction]:
         if each not in DIRECTIONS:
             raise ArgumentError(f"direction={each!r} is unknown{nearest(each, DIRECTIONS)} Known: minimize, maximize.")

@@ -50,14 +50,15 @@ class Random:
 class Evaluates(Callback):
     """Evaluates in handlers of one event, once, and may send signals in the second batch."""
 
-    def __init__(self, event: str, how: str = "run", sends: tuple[str, ...] = ()) -> None:
+    def __init__(self, event: str, how: str = "run", sends: tuple[str, ...] = (), step: int | None = None) -> None:
         self.event, self.how, self.sends = event, how, sends
+        self.step = EVENTS[event] if step is None else step
         self.trainer: Any = None
         self.inside = self.done = False
         self.batches = 0
 
     def evaluate(self, event: str, run: Any) -> None:
-        if event != self.event or self.done or run.state.global_step != EVENTS[event]:
+        if event != self.event or self.done or run.state.global_step != self.step:
             return
         if event == "on_log" and "loss" not in run.logs:
             return
@@ -141,6 +142,37 @@ def test_an_evaluation_of_a_handler_completes_and_then_the_run_stops(
     assert stopped.state.global_step == last
     assert last in saved_steps(tmp_path / "run")
     resumed = trainer_of(tmp_path / "run", Evaluates(event, how))
+    resumed.train(resume_from_checkpoint=True)
+    assert_same(resumed, whole)
+
+
+LAST_OF_EPOCH = [
+    *((event, {"save_steps": 4}, 5) for event in ("on_save_begin", "on_save")),
+    *((event, {"save_steps": 4}, 4) for event in ("on_step_end", "on_evaluate_end")),
+    *((event, {"save_strategy": "epoch"}, 4) for event in ("on_step_end", "on_log", "on_evaluate", "on_evaluate_end")),
+    ("on_save", {"save_strategy": "epoch"}, 5),
+    ("on_epoch_end", {"save_strategy": "epoch"}, 4),
+    ("on_step_end", {"save_steps": 100, "eval_strategy": "epoch"}, 4),
+]
+"""Event, arguments, and the last step of the session if the signal comes at step 4, the last step of an epoch."""
+
+
+@pytest.mark.parametrize(("event", "options", "last"), LAST_OF_EPOCH)
+def test_a_signal_at_the_last_step_of_an_epoch_saves_each_step_once(
+    event: str, options: dict[str, Any], last: int, tmp_path: Path
+) -> None:
+    options = {"eval_steps": 2, "logging_steps": 2, **options}
+    whole = trainer_of(tmp_path / "whole", Evaluates(event, step=4), **options)
+    whole.train()
+    stopped = trainer_of(tmp_path / "run", Evaluates(event, "run", ("SIGTERM",), step=4), **options)
+    saves: list[int] = []
+    stopped.on("on_save_begin", lambda state: saves.append(state.global_step), id="saves")
+    with pytest.raises(SystemExit):
+        stopped.train()
+    assert stopped.state.global_step == last
+    assert len(set(saves)) == len(saves)
+    assert saves[-1] == last
+    resumed = trainer_of(tmp_path / "run", Evaluates(event, step=4), **options)
     resumed.train(resume_from_checkpoint=True)
     assert_same(resumed, whole)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,34 @@ def test_the_status_of_a_killed_run_is_killed(
     assert "killed" in capsys.readouterr().out
     monkeypatch.setattr(status_command.socket, "gethostname", lambda: "another")
     assert status_command.ended({**alive, "pid": 2**22 + 1}) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "alive", "text"),
+    [
+        ({}, True, ", which runs"),
+        ({"pid": 2**22 + 1}, False, "which has ended"),
+        ({"host": "another"}, None, "on another by process"),
+    ],
+)
+def test_the_status_says_whether_its_process_exists(
+    changes: dict[str, Any], alive: bool | None, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that fails before `train()` leaves the status of the earlier training."""
+    net_trainer(tmp_path, **NEVER).train()
+    file = tmp_path / "run_status.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "time": time.time() - 7200, **changes}))
+    with pytest.raises(ArgumentError):
+        net_trainer(tmp_path, optim="none")
+    capsys.readouterr()
+    main(["status", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "updated" in shown
+    assert "2:00:0" in shown
+    assert text in shown
+    assert ("A later program that fails before `train()`" in shown) == (alive is not True)
+    main(["status", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["alive"] is alive
 
 
 def test_a_status_that_cannot_be_written_warns_once(

@@ -178,3 +178,10 @@ def test_integers_in_a_batch_of_tensors(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         Trainer(nn.Linear(4, 2), arguments(tmp_path), train_dataset=rows, criterion=nn.CrossEntropyLoss()).train()
     assert "The batch holds [0] as int64 of shape (8, 4). Layers" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("method", ["save_model", "export_model"])
+@pytest.mark.parametrize("folder", [5, Regression()])
+def test_a_folder_that_is_no_path(method: str, folder: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=rf"{method}\(output_dir=.*is not a path. Pass the folder as a text"):
+        getattr(regression_trainer(tmp_path), method)(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 
@@ -127,3 +128,21 @@ def test_exported_states_are_for_transformers_only(tmp_path):
     assert values["stateful_callbacks"]["Odd"] == {"args": {}, "attributes": {}}
     assert values["stateful_callbacks"]["EarlyStoppingCallback"]["args"]["early_stopping_patience"] == 2
     assert flattened(values) == a_state().to_dict()
+
+
+@pytest.mark.parametrize(("name", "meant"), [("globl_step", "global_step"), ("max_step", "max_steps")])
+def test_a_new_attribute_with_almost_the_name_of_a_field_warns_once(
+    name: str, meant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = TrainerState()
+    setattr(state, name, 1)
+    setattr(state, name, 2)
+    assert caplog.text.count(f"did you mean `state.{meant}`?") == 1
+
+
+def test_other_attributes_of_a_state_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    """Programs for transformers store their own values in the state."""
+    state = TrainerState(global_step=3)
+    state.best_metric_name, state.x, state.seconds, state.log_history = "f1", 1, 2.0, []
+    assert copy.copy(state).x == 1
+    assert not caplog.text

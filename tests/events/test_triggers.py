@@ -457,3 +457,12 @@ def test_numbers_of_numpy_and_torch_are_numbers(kind: Any) -> None:
 def test_other_arrays_are_no_numbers(value: Any) -> None:
     with pytest.raises(ArgumentError):
         every(value)
+
+
+def test_a_number_as_a_text_takes_the_unit() -> None:
+    assert every("5", "min") == every("5min")
+    assert every("5", "epoch") == every(5, "epoch")
+    with pytest.raises(ArgumentError, match="did you mean 'min'"):
+        every("5", "mins")
+    with pytest.raises(ArgumentError, match="has two units"):
+        every("5min", "epoch")

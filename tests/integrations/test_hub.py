@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from support.processes import run_on_two
 from trainbus import Trainer, TrainingArguments
+from trainbus.engine.checkpoint.protocols import WritesLater
 from trainbus.events import ArgumentError, record
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -111,6 +112,17 @@ def test_with_the_strategy_checkpoint_the_newest_is_there_to_resume_from(tmp_pat
     ]
     names = {name.removeprefix("last-checkpoint/") for name in served.repositories["me/tried"] if "/" in name}
     assert names == TO_RESUME | MODEL - {"README.md"}
+
+
+@pytest.mark.parametrize(("strategy", "pushes"), [("end", 1), ("every_save", 2), ("checkpoint", 3)])
+def test_the_times_of_the_pushes_at_the_end_are_known(strategy, pushes, tmp_path, served):
+    trainer = build(tmp_path, hub_strategy=strategy)
+    pushing = trainer.callbacks["PushToHub"]
+    assert isinstance(pushing, WritesLater)
+    assert pushing.slowest_write == 0
+    trainer.train()
+    assert pushing.slowest_write == pushing.publisher.stopwatch.slowest * pushes > 0
+    assert not pushing.busy
 
 
 def test_a_pushed_checkpoint_is_resumed_from(tmp_path, served):

@@ -157,6 +157,38 @@ def test_wrong_inputs_of_a_search(tmp_path, options, match):
         search(searcher(tmp_path), **options)
 
 
+FIRST = {"direction": ["minimize", "minimize"], "compute_objective": lambda metrics: 1.0}
+WRONG_FUNCTIONS = [
+    ({"hp_space": lambda trial: None}, r"`hp_space` returned None, which is not a dict\. Return"),
+    ({"hp_space": lambda trial: [1]}, r"`hp_space` returned \[1\], which is not a dict"),
+    ({"hp_space": lambda: {}}, r"`hp_space` has the parameters \(\), but it receives one value: the trial"),
+    ({"compute_objective": lambda metrics: metrics["evl_loss"]}, "reads the metric 'evl_loss', .* mean 'eval_loss'"),
+    ({"compute_objective": lambda metrics: None}, "`compute_objective` returned None. Return one number. The metrics"),
+    ({"compute_objective": lambda metrics: (1, 2)}, r"returned \(1, 2\)\. Return one number"),
+    (FIRST, r"returned 1\.0\. Return a list of 2 numbers"),
+    ({"compute_objective": "eval_loss"}, "`compute_objective` is a str, which is not callable"),
+    ({"hp_name": "one"}, "`hp_name` is a str, which is not callable"),
+    ({"hp_name": lambda trial: None}, "`hp_name` returned None"),
+    ({"direction": []}, "`direction` is an empty list"),
+    ({"sampler": "tpe"}, r"`sampler` is 'tpe'.* such as optuna\.samplers\.TPESampler\("),
+    ({"sampler": optuna.samplers.TPESampler}, r"`sampler` is the class TPESampler.* optuna\.samplers\.TPESampler\("),
+    ({"pruner": "medianpruner"}, r"`pruner` is 'medianpruner'.* such as optuna\.pruners\.MedianPruner\("),
+    ({"timeout": "1h"}, "`timeout` is '1h'. Pass a number of seconds"),
+    ({"n_jobs": "2"}, "`n_jobs` is '2'. Pass a whole number"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), WRONG_FUNCTIONS)
+def test_wrong_functions_and_options_of_a_search_say_what_to_write(tmp_path, options, match):
+    with pytest.raises(ArgumentError, match=match):
+        searcher(tmp_path).hyperparameter_search(**{"hp_space": rates, "n_trials": 1, "backend": "optuna", **options})
+
+
+def test_another_key_error_of_an_objective_stays(tmp_path):
+    with pytest.raises(KeyError, match="3"):
+        searcher(tmp_path).hyperparameter_search(rates, lambda metrics: {}[3], n_trials=1, backend="optuna")
+
+
 def test_a_number_of_trials_of_numpy(tmp_path):
     assert search(searcher(tmp_path), n_trials=np.int64(1)).run_id == "0"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Any
 
 from ..protocols import SavingRanks
+from .stopwatch import Stopwatch
 
 
 class BackgroundWriter:
@@ -20,10 +20,7 @@ class BackgroundWriter:
         self._pool: ThreadPoolExecutor | None = None
         self._task: Future[None] | None = None
         self._process = os.getpid()
-        self.seconds = 0.0
-        """The seconds that the last finished task took; 0 before the first task finishes."""
-        self._slowest = 0.0
-        self._began: float | None = None
+        self._stopwatch = Stopwatch()
 
     def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
         """Return the ranks that a task, such as writing a checkpoint, uses for its collectives.
@@ -55,18 +52,18 @@ class BackgroundWriter:
         return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:
-        began = self._began = time.perf_counter()
-        try:
+        with self._stopwatch.task():
             work()
-        finally:
-            self.seconds = time.perf_counter() - began
-            self._slowest, self._began = max(self._slowest, self.seconds), None
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the last finished task took; 0 before the first task finishes."""
+        return self._stopwatch.seconds
 
     @property
     def slowest(self) -> float:
         """The seconds that the slowest task took. The time of the running task so far counts too."""
-        began = self._began
-        return self._slowest if began is None else max(self._slowest, time.perf_counter() - began)
+        return self._stopwatch.slowest
 
     @property
     def busy(self) -> bool:
