@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -82,10 +79,15 @@ class TrainerState:
         self.log_history = [] if logs is None else logs
         self.stateful_callbacks = states if isinstance(states, dict) else exported_states(states or ())
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in self.__dict__:  # the run sets attributes in each step, so the common case costs little
-            _check_new(name, type(self))
-        object.__setattr__(self, name, value)
+    def misspelt(self) -> dict[str, str]:
+        """Return the attributes that are not fields, but have almost the name of a field: name -> name of the field.
+
+        Other attributes are not returned, because programs for transformers store their own values in the state.
+        """
+        known = type(self).__dataclass_fields__
+        added = [name for name in vars(self) if name not in known and not hasattr(type(self), name)]
+        nearest = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in added}
+        return {name: found[0] for name, found in nearest.items() if found}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""
@@ -140,24 +142,6 @@ class TrainerState:
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
         """Read a state that `TrainerState.save_to_json` of trainbus or of transformers wrote."""
         return cls.from_dict(json.loads(Path(json_path).read_text(encoding="utf-8")))
-
-
-def _check_new(name: str, cls: type[TrainerState]) -> None:
-    """Log a warning if a new attribute of a state is not a field, and has almost the name of a field.
-
-    Programs for transformers may store attributes of their own in the state, so a new attribute is not an error.
-    """
-    fields = cls.__dataclass_fields__
-    if name in fields or hasattr(cls, name):
-        return
-    meant = difflib.get_close_matches(name, fields, n=1, cutoff=0.85)
-    if meant:
-        logger.warning(
-            "`state.%s` is not a field of TrainerState, so it has no effect, and checkpoints do not have it; did you "
-            "mean `state.%s`?",
-            name,
-            meant[0],
-        )
 
 
 _OWN = ("samples_seen", "steps_skipped", "seconds")

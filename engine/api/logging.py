@@ -21,6 +21,8 @@ class LoggingMethods(TrainerBase):
 
     _told_left_out: frozenset[Any] = frozenset()
     """The names of logged values that `state.log_history` left out with a warning."""
+    _told_misspelt: frozenset[str] = frozenset()
+    """The attributes of the state for which `_tell_misspelt` logged a warning."""
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to `state.log_history` and announce `on_log`.
@@ -34,6 +36,7 @@ class LoggingMethods(TrainerBase):
         """
         run = self.run
         self._note_metrics(logs)
+        self._tell_misspelt()
         logs["epoch"] = run.state.epoch
         entry = {**self._recordable(logs), "step": run.state.global_step}
         run.state.log_history.append(entry)
@@ -43,6 +46,17 @@ class LoggingMethods(TrainerBase):
         if logs.keys() - entry.keys():
             added = {key: value for key, value in logs.items() if key not in entry}
             entry.update(self._recordable(added))
+
+    def _tell_misspelt(self) -> None:
+        """Warn once about each attribute of the state that has almost the name of a field, such as `globl_step`."""
+        for name, meant in self.run.state.misspelt().items():
+            if name not in self._told_misspelt:
+                self._told_misspelt |= {name}
+                logger.warning(
+                    "`state.%s` is not a field of TrainerState, so it has no effect, and checkpoints do not have it; "
+                    "did you mean `state.%s`?",
+                    *(name, meant),
+                )
 
     def _recordable(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Return logged values as plain Python values, without values that checkpoints cannot store, such as images."""
