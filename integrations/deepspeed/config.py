@@ -228,12 +228,12 @@ def _add_absent(config: dict[str, Any], args: TrainingArguments) -> None:
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         config.setdefault(name, AUTO)
     config.setdefault("gradient_clipping", AUTO)
-    if args.bf16 and "bf16" not in config:
-        config["bf16"] = {"enabled": True}
-    if args.fp16 and "fp16" not in config and "amp" not in config:
-        config["fp16"] = {"enabled": True}
-        if args.scale_loss is not None:
-            config["fp16"]["initial_scale_power"] = round(math.log2(args.scale_loss))
+    if args.bf16:
+        config.setdefault("bf16", {}).setdefault("enabled", True)
+    if args.fp16 and "amp" not in config:
+        if "fp16" not in config and args.scale_loss is not None:
+            config["fp16"] = {"initial_scale_power": round(math.log2(args.scale_loss))}
+        config.setdefault("fp16", {}).setdefault("enabled", True)
     if args.deepspeed_fill_sections:
         _add_sections(config, args)
     if "optimizer" not in config:  # DeepSpeed refuses an optimizer that it does not know unless these keys are set

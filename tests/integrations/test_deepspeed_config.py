@@ -172,6 +172,21 @@ def test_absent_keys_are_filled():
     }
 
 
+@pytest.mark.parametrize(
+    ("argument", "options"), [("bf16", {"check_grad_overflow": False}), ("fp16", {"loss_scale_window": 500})]
+)
+def test_a_section_without_enabled_is_enabled_by_the_argument(argument, options):
+    given = {argument: {**options}}
+    completed = complete_config(given, arguments(**{argument: True}), SIZES)
+    assert completed[argument] == {**options, "enabled": True}
+    assert precision_of(completed) == argument
+    assert given == {argument: options}  # the dict of the user does not change
+    assert precision_of(complete_config(given, arguments(), SIZES)) == ""
+    off = {argument: {**options, "enabled": False}}
+    with pytest.raises(ArgumentError, match=f"{argument}.enabled is False, but the arguments give True"):
+        complete_config(off, arguments(**{argument: True}), SIZES)
+
+
 @pytest.mark.parametrize("section", [{"fp16": {"enabled": True, "hysteresis": 3}}, {"amp": {"enabled": True}}])
 def test_a_precision_section_is_kept(section):
     completed = complete_config(section, arguments(fp16=True), SIZES)
