@@ -94,9 +94,9 @@ class Stepper:
         self._outdated = False
 
     def following_parameters(self) -> AbstractContextManager[None]:
-        """Return a context in which the stepper clips and clears the gradients of new parameters of the model too.
+        """Return a context for a model that gets new parameters: the stepper clips and clears their gradients too.
 
-        The context has no effect while a callback replaces the seam `clip`.
+        If the seam `clip` is not its default, `clip_gradients`, the context has no effect.
         """
         return on_registration(self._note_registration)
 

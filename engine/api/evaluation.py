@@ -55,8 +55,8 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
                 an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
                 dataset are `<prefix>_<name>_<metric>`.
-            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
-                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
+            ignore_keys: keys of the model's outputs that are not predictions. Default: the keys that the config of the
+                model names. During training, `ignore_keys_for_eval` of `train` is the default, if it is not None.
             metric_key_prefix: the prefix of all metric names.
 
         Raises:
@@ -105,9 +105,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
-        The evaluation has the metrics that the method returns. It also has the metrics with the evaluation's prefix
-        that the method logs or passes to `callback_handler.on_evaluate`. Callbacks such as `EarlyStopping` read these
-        metrics.
+        The evaluation gets the metrics that the method returns, logs, or passes to `callback_handler.on_evaluate`.
+        Logged and passed metrics count only if their names begin with the prefix of the evaluation, such as `eval_`.
+        Callbacks such as `EarlyStopping` read these metrics.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -140,9 +140,10 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        If an override of `evaluate` is running, the request is a separate evaluation: the record of the override does
-        not get the metrics. If an override of `_evaluate` is running, its call `super()._evaluate(...)` caused the
-        request. The record of the override then gets the metrics.
+        - While an override of `evaluate` runs, the request is a separate evaluation. The `EvaluationRecord` of the
+          override does not get the metrics.
+        - While an override of `_evaluate` runs, its call `super()._evaluate(...)` caused the request. The
+          `EvaluationRecord` of the override gets the metrics.
         """
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called
@@ -301,9 +302,9 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        The result is True if the metrics have the same names as metrics of the trainer's own eval datasets, such as
-        `eval_loss`. The result is False if an `Evaluate` callback passed the data, or if the trainer has no
-        `eval_dataset`.
+        The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In any
+        other case, the result is True if one prefix in `prefixes` is also the prefix of one of the trainer's own eval
+        datasets, such as `eval`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.
@@ -349,9 +350,10 @@ class EvaluationMethods(EvalDatasetMethods, LoggingMethods):
             )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once if the batches of an evaluation have no labels, so that the evaluation has no loss.
+        """Warn once that an evaluation has no loss, because its batches have no labels.
 
-        The warning contains the expected names of the labels, and the remedy.
+        The warning contains the expected names of the labels, and the remedy. If the trainer overrides
+        `evaluation_loop` or `prediction_step`, the method does nothing.
         """
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):

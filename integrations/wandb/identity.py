@@ -41,7 +41,7 @@ class Segment:
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded the segment: `run-*.wandb.synced` exists, or the `.wandb` file does not."""
+        """Whether `wandb sync` uploaded the segment (`run-*.wandb.synced` exists), or there is no `.wandb` file."""
         return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
@@ -72,8 +72,8 @@ class Identity:
     def listed(self) -> list[Segment]:
         """The segments for the script with `wandb sync` commands.
 
-        These are the segments in the property `waiting`, and the last segment if it is offline. While the last segment
-        is empty, `waiting` lacks it.
+        These are the segments in the property `waiting`. An offline last segment is always listed, even if it is still
+        empty.
         """
         waiting = self.waiting
         return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
@@ -126,8 +126,8 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`. False: a
-            run that is in the file already keeps its place in the order of the runs.
+        opens: whether the run is opened now. True: the run becomes the last run in the file. False: a run that is
+            already in the file keeps its place, and a new run becomes the last run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)
