@@ -278,7 +278,7 @@ class Run(RunClocks):
             prefix: the prefix of the metric names.
             complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the prefix of each dataset, such as `eval_math`.
-            foreign: whether the evaluation uses other data under the metric names of the trainer's eval datasets.
+            foreign: True if the evaluation uses other data, but has the metric names of the trainer's eval datasets.
                 The field `decides` of the record is then False.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
@@ -300,9 +300,10 @@ class Run(RunClocks):
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of the evaluations at a step, such as `eval_loss`; {} except for the last evaluated step.
+        """Return the metrics of the evaluations at a step, such as `eval_loss`.
 
-        Evaluations with a record that has `decides=False` do not count.
+        If `step` is not the last evaluated step, return {}. Values that a checkpoint cannot store are left out.
+        Evaluations with `decides=False` in their record do not count.
         """
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}

@@ -97,14 +97,14 @@ class Stepper:
         self._outdated = False
 
     def following_parameters(self) -> AbstractContextManager[None]:
-        """Return a context in which the stepper clips and clears the gradients of new parameters of the model too.
+        """Return a context for a model that gets new parameters: the stepper clips and clears their gradients too.
 
-        The context has no effect while a callback replaces the seam `clip`.
+        If a callback shards the model, or if DeepSpeed trains it, the context has no effect.
         """
         return on_registration(self._note_registration)
 
     def _note_registration(self) -> None:
-        # Callbacks that shard the model register parts of it in each step, and clip the parameters that they made.
+        # Callbacks that shard the model register parts of it in each step, and clip the parameters that they create.
         self._outdated = self._follows
 
     def step(self, window: Window) -> None:

@@ -223,7 +223,7 @@ class EventBus:
         self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback. Unless `on_close` or `on_end` is announced now, call its handler of `on_close`."""
+        """Unsubscribe a callback and call its `on_close`. During `on_close` and `on_end`, only unsubscribe it."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -268,7 +268,7 @@ class EventBus:
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Run `watch(handler)` in place of each handler, also of handlers that are attached later. For debugging."""
+        """Replace each handler, also handlers attached later, by the result of `watch(handler)`. For debugging."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None

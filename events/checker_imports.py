@@ -57,9 +57,9 @@ def _object(module: str, attribute: str, package: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _read(place: str, changed: int) -> tuple[tuple[str, str, str], ...]:
-    """Read the imports below `if TYPE_CHECKING:` in a file. Return tuples (name, module, attribute).
+    """Read the imports below `if TYPE_CHECKING:` in a file. Return (name, module, attribute) for each name.
 
-    The attribute is empty if the name stands for the module itself. The tuple is empty if the file cannot be read. The
+    If a name is a module, its `attribute` is empty. If the file cannot be read or parsed, the result is `()`. The
     function caches each result until the file changes.
 
     Args:

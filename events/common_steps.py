@@ -8,8 +8,8 @@ from typing import Any
 def has_common_step(both: Any) -> bool:
     """Return whether a `Both`, two triggers that are joined with `&`, can ever be due.
 
-    The function returns False if one side lists its steps, as `at(3)` does, and the other side is due at none of these
-    steps. Otherwise it returns True.
+    If one side lists its steps, and the other side is due at none of these steps, the result is False. For example,
+    `at(3) & every(2)` is never due. Otherwise, the result is True.
     """
     steps = _named(both, type(both))
     return not steps or any(_may_be_due(both, step, type(both)) for step in steps)

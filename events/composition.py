@@ -23,9 +23,9 @@ def provides(callbacks: Iterable[object], capability: Capability) -> bool:
 
 
 def best_metric_of(callbacks: Iterable[object]) -> BestMetric | None:
-    """Return the metric by which the first callback that chooses the best model compares models.
+    """Return the metric of the first callback that chooses the best model.
 
-    None if no callback chooses the best model, or if this callback names no metric.
+    Return None if no callback chooses the best model, or if the first such callback names no metric.
     """
     choosers = providers(callbacks, Capability.CHOOSES_BEST_MODEL)
     return choosers[0].best_metric if choosers else None

@@ -26,10 +26,9 @@ RUN = "run"
 
 
 class Speaker:
-    """The author of writes to the control: the current handler, its event and its step.
+    """The author, the event and the step that the ledger stores for a flag write.
 
-    The bus sets the handler and the event around each call, and the loop sets the step. The three values are not
-    attributes of `TrainerControl`, because each assignment to such an attribute runs a check, which takes time.
+    The bus sets `author` and `event` around each call of a handler. The loop sets `step`.
     """
 
     __slots__ = ("author", "event", "step")
@@ -244,13 +243,13 @@ class TrainerControl:
         self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
-        """Request the flags that are raised on a control that a handler returned, as in transformers.
+        """Request the flags that are raised on `other`. Flags that the run is serving now are not requested.
 
         Args:
-            other: the value that the handler returned. A value without flags has no effect.
+            other: the value that a handler returned, such as a control. A value without flags has no effect.
 
         Raises:
-            SubscriptionError: if the value is a coroutine or a generator. In this case, the body of the handler did not
+            SubscriptionError: if `other` is a coroutine or a generator. In this case, the body of the handler did not
                 run.
         """
         if inspect.iscoroutine(other) or inspect.isgenerator(other) or inspect.isasyncgen(other):

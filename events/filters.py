@@ -1,6 +1,7 @@
-"""The filters `every=`, `once=`, `before=` and `after=` of a subscribed function: at which counts to call the function.
+"""The filters `every=`, `once=`, `before=` and `after=`, which choose when a subscribed function is called.
 
-In `before=` and `after=`, an integer is a filter. Ids of callbacks set the handler order instead.
+A filter compares the number of the step, epoch or announcement. In `before=` and `after=`, only an integer is a filter,
+such as `before=100`. An id of a callback, such as `before="checkpoint"`, sets the handler order.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return `bound`, the value of `before=` or `after=`, if it is an integer; None for None or ids of callbacks."""
+    """Return `bound`, the value of `before=` or `after=`, if it is an integer. Otherwise return None."""
     return bound if isinstance(bound, int) else None
 
 

@@ -198,12 +198,13 @@ def _takes_positional_three(
 ) -> bool:
     """Return whether a handler with `**kwargs` takes args, state and control by position.
 
-    The handler may use other names for these three parameters, such as `a, s, c`, but no other names in `known`.
+    The first three parameters must be `args, state, control`, or have names outside of `known`, such as `a, s, c`.
+    `*args` may stand for all three. If `args`, `state` or `control` is keyword-only, the result is False.
 
     Args:
         parameters: all parameters of the handler.
         positional: the parameters that a call can pass by position.
-        known: the names of the parameters of the event.
+        known: the names of all parameters that the event passes, including `args`, `state` and `control`.
     """
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.name in POSITIONAL for parameter in parameters):
         return False

@@ -65,15 +65,15 @@ class Plugin:
 
     @property
     def file(self) -> str:
-        """The path of the module's file, found without importing the module; an empty text if there is no file."""
+        """The path of the file of the module `module`; empty if there is no file. The module is not imported."""
         place = module_file(self.module)
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
         """Read the part of the plugin manifest about this plugin: a dict with keys such as `doc` and `options`.
 
-        Return None if the package has no plugin manifest, or if this part is missing or invalid. Also return None if
-        this part is outdated: its `value` differs from the property `value`.
+        Return None if the package has no plugin manifest, or if this part is missing, invalid or outdated. The part is
+        outdated if its key `value` differs from the property `value` of this plugin.
         """
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None

@@ -124,10 +124,10 @@ class Isolation:
         self.meters: dict[str, Meter] = {}
         """The meters that compare time with budget, by the id of the callback."""
         self.shared: frozenset[str] = frozenset()
-        """The ids of the callbacks about which all ranks decide together."""
+        """The ids of the callbacks for which all ranks agree on each action, such as to unsubscribe the callback."""
         self.private: frozenset[str] | None = None
-        """The ids of the callbacks about which each rank decides alone. All ranks decide together about callbacks that
-        are attached later. None: only `shared` counts."""
+        """The ids of the callbacks for which each rank acts alone. For callbacks that are attached later, all ranks
+        agree on each action. None: only `shared` counts."""
         self.pending: dict[str, Verdict] = {}
         """The verdicts of this rank on the shared callbacks, until the ranks exchange them."""
         self.clock: Callable[[], float] = time.perf_counter
@@ -145,8 +145,8 @@ class Isolation:
     def summary(self) -> str:
         """Return the text for the end of a run about all callbacks with `CallbackFailures.is_reported`.
 
-        If a callback failed, the text has the traceback of its first failure. If there are no such callbacks, the text
-        is empty.
+        The text has a line for each such callback. If the callback failed, the traceback of its first failure follows.
+        If `is_reported` is False for all callbacks, the text is empty.
         """
         lines = []
         for record in self.failures.values():
@@ -217,7 +217,8 @@ class Isolation:
     def quarantine(self, owner_id: str, reason: str) -> None:
         """Unsubscribe a callback on this rank.
 
-        If `is_shared(owner_id)`, the method only adds a proposal to the attribute `pending`.
+        If `is_shared(owner_id)`, only store the reason in `pending`. After the next exchange of the entries in
+        `pending`, all ranks unsubscribe the callback.
         """
         if self.is_shared(owner_id):
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
@@ -225,11 +226,11 @@ class Isolation:
             self.unsubscribe(owner_id, reason)
 
     def is_shared(self, owner_id: str) -> bool:
-        """Return whether all ranks decide together about a callback."""
+        """Return whether all ranks agree on each action for a callback, such as to unsubscribe the callback."""
         return owner_id in self.shared or (self.private is not None and owner_id not in self.private)
 
     def may_leave(self, owner_id: str) -> bool:
-        """Return whether the run may unsubscribe a callback because it fails, or act because it exceeds its budget."""
+        """Return whether failures or the time budget let the run unsubscribe a callback, or call it less often."""
         meter = self.meters.get(owner_id)
         return owner_id in self._quarantinable or (meter is not None and meter.may_act)
 
@@ -256,8 +257,8 @@ class Isolation:
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
         """Return a function that calls a handler, and adds the time of the call to the `Meter` of the callback.
 
-        If the callback is thinned, the function skips some calls. For work events and the events in `_ONCE`, such as
-        `on_setup`, the method returns `call` itself. The budget does not limit these events.
+        After a call of `thin`, the function skips some calls if `is_thinned(event)`. The budget does not limit work
+        events and the events in `_ONCE`, such as `on_setup`. For these events, the method returns `call` itself.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
@@ -350,15 +351,15 @@ def is_thinned(event: Event) -> bool:
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
     """Raise an error if a callback with `over_budget="thin"` has a handler that must not miss an announcement.
 
-    After such a callback exceeds its time budget, it misses some announcements of the events of `is_thinned`.
+    After such a callback exceeds its time budget, it misses some announcements of an event if
+    `is_thinned(event)` is True.
 
     Args:
         owner_id: the id of the callback.
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if `is_thinned` is True for an event, and the handler runs in another stage than REPORT.
-            A handler in another stage may change the run.
+        SubscriptionError: if the handler of such an event runs in another stage than REPORT.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

@@ -99,8 +99,7 @@ class CheckedKeywords:
     For an unknown keyword, the error suggests the most similar known keyword. For a value of a wrong simple type, such
     as a text for a number, the error says how to fix the value.
 
-    The check is in `__new__`, because `__init_subclass__` runs before `@dataclass` adds `__init__`. There is no check
-    if `__init__` has `**kwargs`, or if another base class defines `__new__`, as `dict` does.
+    There is no check if `__init__` has `**kwargs`, or if another base class defines `__new__`, as `dict` does.
     """
 
     checks_types = True

@@ -32,8 +32,7 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
 
     Args:
         slots: the slots of all handlers of one event.
-        known: the ids that constraints may name. A constraint with a known id has no effect if no callback with this id
-            handles the event.
+        known: the ids that `before` and `after` of a slot may name. An id without a slot in `slots` has no effect.
         event: the name of the event, for errors.
 
     Raises:

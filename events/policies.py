@@ -29,14 +29,15 @@ class Policy:
     action: str = "raise"
     """`raise`, `warn` or `quarantine`. If there are retries, the action follows when the last retry fails."""
     after: int = 1
-    """The number of failures after which `quarantine` unsubscribes the callback. Earlier failures log a warning."""
+    """The number of failures after which `quarantine` unsubscribes the callback. With 3, the first two failures only
+    log a warning."""
     retries: int = 0
     """How many times a failed handler is called again, without a pause. If the last of these calls fails, the exception
     counts as one failure."""
 
     @property
     def isolates(self) -> bool:
-        """Whether an exception does not end the run at once. False only for the action `raise` without retries."""
+        """Whether the bus catches exceptions of the handler: True if there are retries or `action` is not `raise`."""
         return self.action != "raise" or self.retries > 0
 
     @property
@@ -55,7 +56,7 @@ def quarantine(after: int = 1) -> str:
     """Return the value of `on_error` that unsubscribes a callback after a number of failures.
 
     Args:
-        after: the number of failures. Earlier failures log a warning.
+        after: the number of failures. With 3, the first two failures only log a warning.
     """
     return f"quarantine(after={after})"
 
@@ -146,7 +147,7 @@ def budget_of(text: str, remedy: str, label: str) -> Budget:
         label: the id of the callback, for errors.
 
     Raises:
-        SubscriptionError: for another form, a budget of 0, or an unknown remedy.
+        SubscriptionError: if `text` has another form, if the budget is 0, or if `remedy` is unknown.
     """
     if remedy not in REMEDIES:
         raise SubscriptionError(

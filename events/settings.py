@@ -123,9 +123,9 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the field `name`, such as `int`, if it excludes texts. Otherwise, return an empty text.
+    """Return the annotation of the dataclass field `name`, such as `int`, if it does not allow a text; else "".
 
-    The setting `name` of a callback is a text, so a field that excludes texts is not this setting.
+    The setting with this name is a text, so a field that does not allow a text has another meaning.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

@@ -191,11 +191,11 @@ def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
 def budget_for(callback: object, owner_id: str) -> Budget | None:
     """Return the time budget of a callback; None if the callback has no time budget.
 
-    A dataclass may have a field `budget` with another meaning. Such a field counts as a time budget only if it is a
-    text.
+    A dataclass may have its own field `budget` with another meaning. If the value of such a field is not a text, the
+    callback has no time budget.
 
     Raises:
-        SubscriptionError: if the text is not a budget such as `2%` or `200us`.
+        SubscriptionError: if the budget is not a text such as `2%` or `200us`, or if `over_budget` is not known.
     """
     if not isinstance(callback, Callback):
         return None
@@ -242,7 +242,7 @@ _LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 
 
 def _methods_of(cls: type[Callback]) -> list[str]:
-    """Return the public methods that a class adds to `Callback`."""
+    """Return the names of the public methods that a class adds to `Callback`."""
     return [
         name
         for name, value in inspect.getmembers(cls, inspect.isfunction)

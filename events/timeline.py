@@ -6,8 +6,8 @@ each moment of a run belongs to one part. `fold` adds up many marks at once.
 
 Marks nest in levels. The bus opens a level with the mark `CALL`, makes a mark for each handler, and closes the level
 with the mark `DONE`. A `Scope`, such as an evaluation, is a level too. Each scope names a part, such as `evaluate`.
-All time in a scope counts for this part, including the time of handlers. Inside other scopes, the time counts for the
-part that the outermost scope names.
+All time in a scope counts for this part, including the time of handlers. If a scope is inside another scope, its time
+counts for the part of the outermost scope.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ KEPT = 512
 
 
 class Scope:
-    """A time span, such as an evaluation. All its time, including the time of handlers, counts for one part."""
+    """A time span, such as an evaluation. All its time, including the time of handlers, counts for the part `part`."""
 
     def __init__(self, part: str, *, counts: bool = True) -> None:
         self.part = part
@@ -177,18 +177,18 @@ class Timeline:
         return str(top.part if top.__class__ is Scope else top if top.__class__ is str else top.label)
 
     def part(self) -> str:
-        """Return the part for which the time counts now. In an evaluation, it is `evaluate`, also for a handler.
+        """Return the part that runs now, such as `forward`; `callbacks` for a handler.
 
-        Any thread may call this method.
+        In a scope, such as an evaluation, return the part of the outermost scope (`evaluate`), also for a handler. Any
+        thread may call this method.
         """
         top, scope = self._present()
         return scope or (str(top) if top.__class__ is str else CALLBACKS)
 
     def _present(self) -> tuple[Any, str]:
-        """Return what runs now, after the marks that were not added up yet, and the part of its scope.
+        """Return what runs now, and the part that the outermost open scope names; an empty text outside of scopes.
 
-        What runs is a part, a scope, a handler, or the list of a handler in `Sums.handlers`. Levels that are closed do
-        not run.
+        What runs is a part, a scope, a handler, or the list of a handler in `Sums.handlers`.
         """
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:
@@ -207,10 +207,10 @@ class Timeline:
         return top, scope
 
     def look(self) -> None:
-        """Measure each part of the current step, such as forward and backward, and not only its whole time.
+        """Measure each part of the current step, such as forward and backward. Exclude this step from medians.
 
-        Call this method in a step with rare work, such as a save. Of all other steps, the timeline measures the parts
-        in one of `SAMPLE` steps only. The step does not count in medians. Any thread may call this method.
+        Call this method in a step with rare work, such as a save. Any thread may call this method. In one of `SAMPLE`
+        other steps, the timeline measures the parts too. In the rest, it measures only the whole time.
         """
         self._looks.append(len(self.marks))
 
@@ -230,7 +230,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Make a mark when an activity of the table `SCOPES`, such as a save, begins or ends. Ignore the others."""
+        """Make a mark when an activity begins or ends. Do nothing for activities that are not keys of `SCOPES`."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -336,7 +336,7 @@ class Timeline:
         self._in_step = True
 
     def end_step(self) -> None:
-        """End the last step of the training, so that the sums include this step although no further step follows."""
+        """Add the last step of the training to the sums. Any other step is added when the next step begins."""
         self.fold()
         if self._in_step:
             ended = self._row
@@ -345,7 +345,7 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Make handlers that still run add their time to `_row`, and not to `ended`, the sums of the last step."""
+        """Add the further time of the running handlers to `_row`, not to `ended`, the sums of the last step."""
         keys = {id(times): key for key, times in ended.handlers.items()}
 
         def moved(top: Any) -> Any:
@@ -356,10 +356,10 @@ class Timeline:
 
 
 def _places(taken: list[Any]) -> list[int]:
-    """Return the index of each mark `STEP`, which begins a step, in a list of marks."""
+    """Return the index in `taken` of each mark `STEP`. Every step begins with such a mark."""
     return [2 * number for number, what in enumerate(taken[::2]) if what is STEP]
 
 
 def _last_step(marks: list[Any]) -> int:
-    """Return the index of the last mark `STEP`, which begins a step; -2 if there is none."""
+    """Return the index in `marks` of the last mark `STEP`; -2 if there is none."""
     return next((place for place in range(len(marks) - 2, -1, -2) if marks[place] is STEP), -2)

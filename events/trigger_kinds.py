@@ -49,8 +49,8 @@ class Trigger:
     def due_again(self, now: Moment, before: Moment | None) -> bool:
         """Return whether the trigger is due `now`, and was not already due in the same step.
 
-        After the last step of an epoch there are two moments of the same step: the end of the step, and the end of the
-        epoch. `before` has the meaning that it has in `due`.
+        The last step of an epoch has two moments: the end of the step, and the end of the epoch. `before` is the moment
+        at which the trigger was last due; None if it was never due.
         """
         return (before is None or before.step != now.step) and self.due(now, before)
 
@@ -58,8 +58,8 @@ class Trigger:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
         The trigger is not due at the end of a step between `step` and the returned step. At the end of the returned
-        step, it may be due or not. If the run stops early and the property `unforeseen` is True, the trigger may be
-        due before the returned step. At the end of an epoch, every trigger is evaluated.
+        step, the trigger may be due or not. Exception: if the property `unforeseen` is True, an early stop of the run
+        can make the trigger due before the returned step.
         """
         return step + 1
 

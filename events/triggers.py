@@ -181,8 +181,9 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run before its last planned step. This
-            excludes stops by a signal or a time limit, because a later session can resume the run.
+        early: whether the trigger is also due when a callback ends the run before its last planned step. If
+            only a signal or a time limit ends the run early, the trigger is not due: a later session can resume the
+            run.
     """
     return AtEnd(early)
 

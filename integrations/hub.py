@@ -82,7 +82,7 @@ class Repository:
     """A repository on the hub, to which `PushToHub` pushes. Pushes run one after the other, on another thread."""
 
     def __init__(self, settings: PushToHub) -> None:
-        """Store the callback, which has the settings. The constructor sends no request to the hub."""
+        """Store `settings`, the callback with the options of pushes. The constructor sends no request to the hub."""
         self.settings = settings
         self.name: str | None = None
         """The full name, `owner/name`. None until `create_repository` has found or created the repository."""
@@ -110,7 +110,7 @@ class Repository:
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints. For None, the option of `PushToHub` with this name applies.
+        """Push the output folder without its checkpoints. `token` and `revision` default to options of `PushToHub`.
 
         Returns:
             The commit if `blocking` is True; a future of the commit if `blocking` is False.
@@ -135,7 +135,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push for `wait`. If the push fails, log a warning with `message`, the commit message."""
+        """Make `wait` also wait for a push. If the push fails, log a warning with its commit message, `message`."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -148,7 +148,7 @@ class Repository:
         self._pushes.append(self._api.run_as_future(warn_if_failed))
 
     def wait(self) -> None:
-        """Wait for all pushes that `watch` registered."""
+        """Wait for all pushes that `watch` received."""
         if self.busy:
             logger.info("Waiting for the pushes to %s.", self.name)
         wait(self._pushes)
@@ -277,7 +277,7 @@ class PushToHub(Callback):
         run.services.at("_push_from_checkpoint", lambda: self.push_save(run, checkpoint), str(checkpoint.path))
 
     def push_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
-        """Push the files of a checkpoint that `strategy` selects, in the background. Only rank 0 pushes."""
+        """Push a checkpoint from rank 0, in the background. `strategy` says which of its files are pushed."""
         if self.strategy == HubStrategy.END or not run.state.is_world_process_zero:
             return
         path, message = checkpoint.path, _message(run)

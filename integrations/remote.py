@@ -116,7 +116,9 @@ class RemoteStore(Callback):
         return self._writer.busy
 
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
-        """Copy a checkpoint. Delete remote checkpoints that the retention policy does not keep and `output_dir` lacks.
+        """Copy a checkpoint. Then delete the remote checkpoints of its run that the retention policy does not keep.
+
+        A remote checkpoint stays if the parent folder of `path` also has it.
 
         Args:
             run: the run.
@@ -298,14 +300,15 @@ def complete_checkpoints(
 
 
 def checkpoint_name(folder: str) -> str:
-    """Return the name of the checkpoint in a remote folder. `.upload-checkpoint-4` holds a copy of `checkpoint-4`."""
+    """Return the name of the checkpoint in a remote folder: `checkpoint-4` for the folder `.upload-checkpoint-4`."""
     return folder.removeprefix(BESIDE)
 
 
 def fetch_newest(system: Any, folder: PurePosixPath, output: Path, strict: bool = True) -> None:
-    """Copy the newest complete checkpoint of a store into an output folder that has only older checkpoints.
+    """Copy the newest complete checkpoint of a store into an output folder.
 
-    The function compares the times at which the checkpoints were saved.
+    If a checkpoint in the output folder is as new or newer, copy nothing. The newest checkpoint is the checkpoint that
+    was saved last, not the checkpoint with the highest step.
 
     Args:
         system: the file system of the store.

@@ -18,11 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 class DefaultMetric(str):
-    """The name of a metric as the default of a field. With it, a callback knows that its user wrote no name."""
+    """A metric name that is the default of a field.
+
+    If a field has a value of this class, the user did not set the field.
+    """
 
 
 DEFAULT_METRIC = DefaultMetric("eval_loss")
-"""The metric of a callback whose user wrote no metric."""
+"""The metric of a callback if the user names no metric."""
 
 
 def full_name(metric: str) -> str:
@@ -126,8 +129,9 @@ def _remedy(measured: Collection[str]) -> str:
 
 
 def may_be_added(metric: str, run: Run) -> bool:
-    """Return whether a callback with a `variant`, or a handler outside of trainbus, may measure a metric.
+    """Return whether a metric may come from a callback with a `variant`, or from a handler outside of trainbus.
 
+    The metric of a variant has a name such as `eval_<variant>_loss`. A handler outside of trainbus may add any metric.
     If True, a check before the first step cannot know whether the metric will be missing.
     """
     handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))

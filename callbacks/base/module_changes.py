@@ -30,7 +30,7 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
 def has_own(module: nn.Module, name: str) -> bool:
     """Return whether the `__dict__` of a module has an attribute.
 
-    If the function `replace_attribute` replaced the attribute, the result is for the `__dict__` before the replacement.
+    An attribute that the module has only because of `replace_attribute` does not count.
     """
     changes = vars(module).get("__getstate__")
     former = changes.former if isinstance(changes, _Changes) else {}
@@ -131,7 +131,7 @@ class _Changes:
         return state
 
     def set(self, name: str, value: Any) -> list[Any]:
-        """Set an attribute of the module. Return an object that names this change: a new list with the value."""
+        """Set an attribute of the module. Return a list, with which `unset` undoes this change."""
         if not self.values.get(name):
             self.former[name] = vars(self.module).get(name, _ABSENT)
         change = [value]
@@ -140,10 +140,10 @@ class _Changes:
         return change
 
     def unset(self, name: str, change: list[Any]) -> None:
-        """Undo the call of `set` that returned `change`. Do nothing if this call is undone.
+        """Undo the call of `set` that returned `change`. Do nothing if this call is already undone.
 
-        The attribute gets the value of the newest `set` that is not undone. If all are undone, the attribute gets its
-        value before the first `set`.
+        The attribute gets the value of the newest call of `set` that is not undone. If all calls are undone, the
+        attribute gets its value before the first call.
         """
         changes = self.values.get(name, [])
         if not any(each is change for each in changes):
@@ -156,7 +156,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """If all changes are undone, delete the attribute `__getstate__` of the module if it is this object."""
+        """Delete `__getstate__` of the module if all changes are undone. Another object's `__getstate__` stays."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

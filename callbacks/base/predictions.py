@@ -31,8 +31,8 @@ class Predictions(CheckedKeywords):
     """Settings for the tables and charts that a tracker shows for each evaluation.
 
     The tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Pass the settings to a tracker:
-    `Wandb(tables=Predictions(rows=64))`. With this setting, evaluations compute logits, also without `compute_metrics`.
-    Without `compute_metrics`, an evaluation keeps the logits of one batch at a time.
+    `Wandb(tables=Predictions(rows=64))`. With `tables`, every evaluation computes logits, even if the trainer has no
+    `compute_metrics`. Without `compute_metrics`, an evaluation keeps the logits of only one batch at a time.
     """
 
     rows: int = 64
@@ -130,7 +130,7 @@ class Collected:
 def classes_of(
     logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the logits and the labels of a classification, one row per sample; None for another task.
+    """Return the logits and the labels of a classification, one row per sample.
 
     The logits have the shape (samples, classes). The labels are class numbers of shape (samples,). If the model gives
     one logit per sample, it is the logit of class 1, and class 0 gets the logit 0. For logits of shape (samples,
@@ -138,8 +138,11 @@ def classes_of(
 
     Args:
         logits: the predictions.
-        labels: the true labels; None gives None.
-        task: `classification`, `other`, or None to decide by shapes and types.
+        labels: the true labels; None if there are none.
+        task: `classification` or `other`. None: decide by the logits and the labels.
+
+    Returns:
+        The logits and the labels. None without labels, or if the task is not a classification.
     """
     if labels is None or task == "other" or not logits.is_floating_point():
         return None

@@ -88,9 +88,10 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of the tracker's run to continue if a resumed session has no saved state of this callback.
+        """Return the id of the tracker's run that the session continues; None to start a new run of the tracker.
 
-        Example: the training was killed before its first checkpoint. None starts a new run of the tracker.
+        This method is called only if the session should resume, but has no saved state of this callback. Example: the
+        training was killed before its first checkpoint.
         """
         return None
 
@@ -169,7 +170,11 @@ class RowTracker(Callback):
         self._restore(run, opening)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker thread, which calls `opens`. Wait up to `opening_timeout` seconds for the first call."""
+        """Start the worker thread, which opens the run. Wait up to `opening_timeout` seconds for the first attempt.
+
+        Args:
+            opens: opens the run. If it raises an error, the worker calls it again later.
+        """
 
         def open_run() -> None:
             session = opens()
@@ -186,7 +191,11 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Continue the tracker's open run. If this run does not fit `opening`, close it and open another connection."""
+        """Continue the open run of the tracker, or close this run and open the run of `opening`.
+
+        The open run is closed if it has another id than `opening`. It is also closed if `opening` resumes a run and
+        this process has already written rows.
+        """
         wanted = self.prepare(run, opening)
         # A resume after rows of this process opens the run again, because an open run does not skip or remove rows.
         if wanted.run_id != self.run_id or (wanted.resumes and self._written >= 0):
@@ -206,7 +215,7 @@ class RowTracker(Callback):
         """Send the settings of a training to a run that was already open, for example for an earlier evaluation."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log entries to write after a resume, and () otherwise. Rows that the service has are skipped."""
+        """Return the log history if the training resumes, to write missing rows; () if the training is new."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -241,7 +250,14 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats, logged_at=self._logged_at)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool, logged_at: float) -> None:
-        """Make the thread write a row. If `repeated`, skip a row that the service has. `logged_at`: Unix time."""
+        """Make the thread write a row.
+
+        Args:
+            row: the row.
+            step: the step of the row.
+            repeated: whether to skip the row if the service has it (`TrackerSession.has`).
+            logged_at: the time of the log, in seconds since 1970.
+        """
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -277,7 +293,8 @@ class RowTracker(Callback):
     def flush(self) -> None:
         """Write the waiting rows. Call this method before your program finishes the run, as with `wandb.finish()`.
 
-        With wandb, later rows go to the same run; if your program opened the run, the rows go to a new run.
+        With wandb, rows may follow after the run is finished. If the tracker opened the run, these rows go to the same
+        run. If your program opened the run, these rows go to a new run.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()
@@ -341,7 +358,7 @@ class RowTracker(Callback):
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
-    """Register a function that closes the tracker's run when the program ends. The newest tracker closes first."""
+    """Register a function that closes the tracker's run when the program ends."""
     reference = weakref.ref(tracker)
 
     def finish() -> None:

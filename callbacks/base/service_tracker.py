@@ -47,7 +47,7 @@ class ServiceSession(TrackerSession):
         self._reached, self._rows = -1, 0
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write the numbers of one row: name -> number."""
+        """Send a row to the service: name -> number, at a step. The method `write` calls this method."""
         raise NotImplementedError
 
     def tell(self, name: str, value: Any) -> None:
@@ -66,9 +66,10 @@ class ServiceSession(TrackerSession):
             _keep(self.record, self._reached, self._rows)
 
     def continue_after(self, step: int, rows: float) -> None:
-        """Do not write the rows that an earlier process wrote: rows before `step`, and the first `rows` rows of `step`.
+        """Make `has` return True for rows that an earlier process wrote, so that no row is written twice.
 
-        If `rows` is infinite, an earlier process wrote all rows of `step`.
+        These rows are the rows before `step`, and the first `rows` rows of `step`. If `rows` is infinite, an earlier
+        process wrote all rows of `step`.
         """
         self.last_step, self.rows_of_last_step = step, rows
         self._reached, self._rows = step, 0 if rows == math.inf else int(rows)

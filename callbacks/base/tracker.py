@@ -43,17 +43,22 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def describe(self, run: Run) -> None:
-        """Write the settings to a new tracker's run. Override this method if `open` does not write the settings."""
+        """Write the settings to the tracker's run. `Tracker` calls this method if `open` returned a new id.
+
+        By default, do nothing. Override this method if `open` does not write the settings.
+        """
 
     def report(self, logs: Mapping[str, Any], step: int) -> None:
         """Write logged values to the tracker's run."""
         raise NotImplementedError
 
     def leave(self, failed: bool) -> None:
-        """Close the tracker's run, so that a later session can resume it. `finish` calls this method.
+        """Close the tracker's run, so that a later session can resume it.
+
+        The method `finish` calls this method if the tracker's run is open.
 
         Args:
-            failed: whether an error ended the session. If True, close the tracker's run as failed.
+            failed: True if an error ended the session. Then mark the tracker's run as failed.
         """
         raise NotImplementedError
 

@@ -23,15 +23,21 @@ GATHER = 0.1
 """Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up
 delays the training, because the thread and the training need the same interpreter lock."""
 HOPELESS = 3
-"""When the run ends, the worker drops the remaining rows after this number of consecutive failed rows."""
+"""At the end of the run, the worker drops all waiting rows after this number of consecutive failed rows."""
 
 
 class TrackerWorker:
     """A daemon thread that opens the run of a tracker, and then makes the submitted calls one after the other.
 
-    If the run does not open, the calls wait, and the worker tries again to open the run. If the call that writes a row
-    fails, the worker repeats the call before it writes the next row. If the call fails again, but the service accepts
-    the next row, the worker drops the failed row and counts it in `missed`. Only the first failure is logged.
+    If the run does not open, the calls wait, and the worker tries again to open the run.
+
+    If the call that writes a row fails, the row waits. Before the next row, the worker writes the waiting row again:
+
+    - If the service refuses the waiting row and accepts the next row, the worker drops the waiting row. `missed` counts
+      the dropped row.
+    - If the service refuses both rows, both rows wait.
+
+    Only the first failure is logged.
     """
 
     def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:
@@ -141,7 +147,7 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Try to open the run until the run opens. Return whether the run is open.
+        """Open the run. After a failure, wait and try again. Return whether the run is open.
 
         After a call of `close`, the method makes only one more attempt.
         """
@@ -161,9 +167,12 @@ class TrackerWorker:
     def _write(self, call: Call) -> None:
         """Write the waiting rows, then the row of `call`, in order.
 
-        If a row fails, this row and the later rows wait for the next call of this method. But if the service accepts
-        one of the later rows, the method drops the failed row, and writes the other rows. If more than `limit` rows
-        wait, the method drops the row of `call`.
+        If a row fails, the method tries the next row, and then the row of `call`.
+
+        - If the service accepts one of the two, the method tries the failed row once more. If the row fails again, the
+          method drops it. The method then continues with the other rows.
+        - Otherwise all these rows wait for the next call of this method. If more than `limit` rows wait, the method
+          drops the row of `call`.
         """
         rows = self._unsent
         rows.append(call)
@@ -179,7 +188,11 @@ class TrackerWorker:
             self.missed += 1
 
     def _makes(self, index: int) -> bool:
-        """Write the waiting row `index` (0: the oldest) before the older rows. Return whether the write succeeded."""
+        """Write one waiting row, although older rows still wait. Return whether the write succeeded.
+
+        Args:
+            index: the index of the row among the waiting rows. 0 is the oldest row.
+        """
         made = self._make(self._unsent[index])
         if made:
             del self._unsent[index]

@@ -229,7 +229,7 @@ class Checkpoint(Cadence):
 
     @property
     def slowest_write(self) -> float:
-        """The seconds of the slowest write on the thread, including the write that runs now."""
+        """The seconds of the slowest write on the background thread, including the write that runs now."""
         return self._writer.slowest
 
     @property

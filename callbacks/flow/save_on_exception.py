@@ -21,11 +21,16 @@ logger = logging.getLogger(__name__)
 class SaveOnException(Callback):
     """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    A run that resumes from this checkpoint equals an uninterrupted run. The callback writes nothing in five cases: the
-    error happens during an update of the weights, or after the best model was loaded, no step of the session is
-    complete, the last complete step already has a checkpoint, or the run has several ranks. With several ranks, the
-    other ranks may have ended. After each step, the callback stores the RNG states, the data position and the buffers,
-    so a failed step has no effect on the checkpoint.
+    A run that resumes from this checkpoint equals an uninterrupted run. After each step, the callback stores the RNG
+    states, the data position and the buffers, so a failed step has no effect on the checkpoint.
+
+    The callback writes nothing in each of these cases:
+
+    - The error happens during an update of the weights.
+    - The error happens after the best model was loaded.
+    - No step of the session is complete.
+    - The last complete step already has a checkpoint.
+    - The run has several ranks, because the other ranks may have ended.
 
     With this callback, the run counts as a run that saves checkpoints. So callbacks that stop the run after a complete
     step, such as `StopOnSignal`, save a checkpoint of this step, also with several ranks.

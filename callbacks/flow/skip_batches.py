@@ -49,11 +49,15 @@ class SkipBatches(Callback):
 
     A skipped batch counts as a batch of its step, so the run has as many steps as without the callback. If all batches
     of a step are skipped, there is no update, and `state.steps_skipped` grows by one. If only some batches of a step
-    are skipped, the loss of the step is still divided by the number of all its batches. Skipped batches do not change
-    the mean loss in the log. On several ranks, all ranks skip their batch if `when` returns True on one rank.
+    are skipped, the losses of the other batches are not scaled up. For example, if one of 4 batches is skipped, the
+    other 3 losses are still divided by 4.
+
+    Skipped batches do not change the mean loss in the log.
+
+    On several ranks, all ranks skip their batch if `when` returns True on one rank.
 
     Raises:
-        DataError: if the file `listed` cannot be read.
+        DataError: if the skip list is missing or invalid.
         ArgumentError: if the run has several ranks and gradient accumulation.
     """
 

@@ -94,10 +94,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks inside a module, inner blocks first, each with its number of parameter elements.
+    """Yield the blocks inside a module, inner blocks first, each with the number of its own elements.
 
-    The number leaves out the elements of inner blocks. A block is a submodule with a number of at least `least`. A
-    container, such as `nn.ModuleList`, is not a block.
+    The own elements of a module are its parameter elements outside of its inner blocks. A submodule with at least
+    `least` own elements is a block. A container, such as `nn.ModuleList`, is not a block.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]

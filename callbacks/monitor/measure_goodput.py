@@ -38,10 +38,11 @@ class MeasureGoodput(Callback):
     The goodput is the time of the kept steps, divided by the time of all sessions. A step is lost if the run resumes
     from an earlier step. All other steps are kept. `trainbus status` and the report show the goodput.
 
-    Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint writes no file. The
-    callback writes a line when training begins, at each save, and when training ends. Between these lines, a thread
-    writes heartbeats. A heartbeat is a line with the current step and time, which shows that the session still runs.
-    The steps do not wait for the thread. If the process is killed, the file lacks only the time after the last line.
+    Every trainer has one `MeasureGoodput`. Rank 0 writes the file. If no callback can write checkpoints, there is no
+    file. The callback writes a line when training begins, at each save, and when training ends. Between these lines, a
+    thread writes heartbeats. A heartbeat is a line with the current step and time, which shows that the session still
+    runs. The steps do not wait for the thread. If the process is killed, the file lacks only the time after the last
+    line.
 
     Raises:
         ArgumentError: if the field `seconds` is not above 0.

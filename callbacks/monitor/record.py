@@ -222,10 +222,10 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Write one record per event for the rest of the current step, instead of one record for the whole step.
+        """Record the current step with one record per event, instead of one record for the whole step.
 
-        The method adds a record for each event of the step so far. The callback calls the method before it adds another
-        record inside a step, such as the record of a flag write.
+        The method adds a record for each event of the step so far. Later events of the step get their own records. The
+        callback calls the method before it adds any other record inside a step, such as the record of a flag write.
         """
         if self._events:
             events, self._events = self._events, []

@@ -23,7 +23,7 @@ from ..base.tracker_rows import AXIS
 
 
 class RowFileSession(TrackerSession):
-    """An open file of rows. Each row is one write of a whole line, so other programs never read a part of a line."""
+    """An open file of rows. `write` adds a whole line at once, so other programs never read a part of a line."""
 
     def __init__(self, path: Path, run_id: str, upto: float | None) -> None:
         """Open a file.

@@ -51,7 +51,7 @@ class WatchCallbacks(Callback):
     callbacks. `WatchCallbacks` copies the weights in evaluations, so the run is slower. `WatchCallbacks` raises an
     error for a handler that
 
-    - runs during an evaluation in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights;
+    - runs in the stage MEASURE, DECIDE or REPORT, and replaces the model or changes weights during an evaluation;
     - runs in the stage MEASURE, DECIDE or REPORT, and changes the grad mode, or the train or eval mode of a module;
     - runs in the stage MEASURE or REPORT, and draws from the global random generators of Python, NumPy or torch;
     - calls itself more than `depth` levels deep, because it announces its own event, directly or through other

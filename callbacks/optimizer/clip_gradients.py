@@ -87,8 +87,8 @@ class ClipAdaptively(Callback):
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
     """Return the numbers by which `ClipAdaptively` multiplies the rows of a gradient; 1 for a row within its limit.
 
-    The result has one number per row, and broadcasts to the gradient. The limit of a row is factor * max(norm(weights),
-    eps).
+    The result has one number per row, and broadcasts to the gradient. The limit of a row is factor * max(n, eps), where
+    n is the norm of the weights in this row.
     """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))

@@ -163,7 +163,7 @@ class OptimizerInBackward(Callback):
             last: whether the batch is the last batch of its step.
 
         Raises:
-            ArgumentError: if `last` is False, because the step then has several batches.
+            ArgumentError: if `last` is False. The callback does not work with several batches per step.
         """
         if not last:
             raise ArgumentError(
@@ -314,9 +314,10 @@ def _updates_each_weight_alone(optimizer: Any) -> bool:
 
 
 def _step_of(kind: type[Optimizer]) -> Any:
-    """Return the `step` of an optimizer class, without the wrapper that torch adds to the class of the first instance.
+    """Return the method `step` of an optimizer class, without the wrapper of torch.
 
-    A class and its subclass that inherits `step` then have the same `step`.
+    torch wraps `step` when the first instance of a class is created. Without wrappers, a class and a subclass that
+    inherits its `step` have the same `step`.
     """
     step: Any = kind.step
     return step.__wrapped__ if getattr(step, "hooked", False) else step

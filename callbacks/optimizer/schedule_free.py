@@ -47,7 +47,8 @@ class ScheduleFree(Callback):
             *optimizers: optimizers, classes of optimizers, or None.
 
         Returns:
-            The callback. None if no optimizer has the two modes, or if `from_arguments(args)` returns a callback.
+            The callback; None if no optimizer has the two modes. Also None if `from_arguments(args)` returns a
+            callback, because one callback is enough.
         """
         needed = any(has_two_modes(optimizer) for optimizer in optimizers)
         return cls() if needed and cls.from_arguments(args) is None else None

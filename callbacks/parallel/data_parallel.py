@@ -88,7 +88,7 @@ def _replaces_forward(callback: Callback) -> bool:
 
 
 class DataParallelModel(nn.Module):
-    """A model with copies on several GPUs. Its loss has one element per GPU. The mean is the loss of the batch."""
+    """A model with copies on several GPUs. Its loss has one element per GPU. The loss of the batch is their mean."""
 
     gathers_losses = True
 

@@ -34,8 +34,9 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
     """Return the device mesh for `fully_shard`: the groups of ranks over which one copy of the model is sharded.
 
-    If `degree` is None or equals the world size, the mesh has one dimension with all ranks. If `degree` is smaller, the
-    mesh has two dimensions: the copies of the model, and the `degree` ranks that hold one copy.
+    If `degree` is None or equals the world size, the mesh has one dimension with all ranks. Otherwise the mesh has two
+    dimensions. For example, with 8 ranks and `degree=4`, the shape of the mesh is (2, 4): two copies of the model, each
+    sharded over 4 ranks.
     """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))

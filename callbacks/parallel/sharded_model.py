@@ -42,10 +42,7 @@ class ShardedModel(Callback):
             self.wrap = tuple(self.wrap)
 
     def holds_shards(self, run: Run) -> bool:
-        """Return whether the optimizer of the run already holds shards, for example from an earlier session.
-
-        If a training has an optimizer without shards, `check_shardable` raises an error.
-        """
+        """Return whether the run's optimizer has shards of weights, for example because an earlier session built it."""
         raise NotImplementedError
 
     def check_shardable(self, run: Run) -> None:

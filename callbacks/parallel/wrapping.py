@@ -78,7 +78,7 @@ class Wrapping:
             last: whether the batch is the last batch of its step.
 
         Raises:
-            ModelError: after the last batch, if this batch did not call the wrapper, and a weight has a gradient.
+            ModelError: if `last` is True, a weight has a gradient, and the wrapper was not called for this batch.
         """
         self._called = False
         with around:

@@ -80,7 +80,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Shard:
-    """A sharded weight, and copies made before a step: of this rank's shards of the weight and the optimizer state.
+    """A sharded weight, with copies of this rank's shard and optimizer state from before a step.
 
     The method `update` repeats the step from the copies.
     """

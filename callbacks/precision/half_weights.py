@@ -132,7 +132,7 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Copy each element that other code than the optimizer changed to its master weight.
+        """Update the master weights: copy into them the elements of the weights that other code has changed.
 
         For example, a handler changed some elements, or the run loaded the best model.
         """

@@ -10,7 +10,7 @@ CHUNK = 2**24
 
 @torch.no_grad()
 def copy_writes(master: torch.Tensor, weight: torch.Tensor) -> None:
-    """Copy the elements of a weight that the program changed to the master weight.
+    """Copy into the master weight the elements of a weight that the program has changed.
 
     An element is changed if it differs from the rounded element of the master weight. All other elements of the master
     weight keep their float32 values, which have more digits than the weight.
@@ -27,5 +27,8 @@ def copy_writes(master: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the elements of the master weight, with the elements of the weight that the program changed."""
+    """Return a copy of the master weight. Elements that the program changed have the value of the weight.
+
+    The function `copy_writes` says which elements are changed.
+    """
     return torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))

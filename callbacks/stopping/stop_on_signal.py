@@ -196,10 +196,10 @@ class StopOnSignal(Callback):
 
 
 def _calls_again(run: Run, control: TrainerControl) -> bool:
-    """Return whether handlers would run twice if the run stopped at the current step.
+    """Return whether a stop at the current step would make some handlers run twice for this step.
 
-    If the step already has a checkpoint, a second checkpoint would call the handlers of saves again. If the session has
-    not completed a step, a resumed run would call the handlers of `on_train_begin` again.
+    This is True in two cases. The run saves or has saved this step: the stop would save it again. Or the session has
+    not completed a step: a resumed run would call the handlers of `on_train_begin` at this step again.
     """
     step = run.state.global_step
     saved = run.checkpoint is not None and run.checkpoint.step == step

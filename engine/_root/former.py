@@ -210,10 +210,10 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec of a module with a former path or with former names; None for any other module.
+    """Return the import spec of a module that is a key in one of three tables; None for any other module.
 
-    Former paths are the keys of `FORMER` and `_IN_PRESENT_PACKAGES`, such as `callbacks.ema`. The modules with former
-    names are the keys of `FORMER_NAMES`.
+    - `FORMER` and `_IN_PRESENT_PACKAGES`: the former paths of modules, such as `callbacks.ema`.
+    - `FORMER_NAMES`: the modules from which programs import former names of classes and functions.
 
     Args:
         name: the full name of the module, such as `trainbus.callbacks.ema`.

@@ -251,10 +251,10 @@ class Accelerator(GradientMethods):
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, a loader repeats samples to fill up the last batches. As in accelerate, the method removes
-        the results of repeated samples, if `input_data` has one result per sample of the batch that was read last. In
-        nested loops over loaders, only the innermost loader counts. Results stay if the number of repeated samples is
-        unknown, as for some streams.
+        With several ranks, a loader repeats samples to fill up its last batches. If `input_data` has one result for
+        each sample of the batch that was read last, the method removes the results of repeated samples. All results
+        stay if there are more or fewer, or if the number of repeated samples is unknown, as for some streams. In nested
+        loops over loaders, the batch comes from the inner loader.
 
         Args:
             input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.
@@ -270,7 +270,7 @@ class Accelerator(GradientMethods):
     def _without_repeated(self, results: Any) -> Any:
         """Return results without the results of repeated samples, which only fill up the last batches.
 
-        Return `results` unchanged if it does not have one result per sample of the batch that was read last.
+        Return `results` unchanged if its length is not the number of samples of the last batch.
         """
         if self.stepper is not None and self._in_training and not self.stepper.completing:
             return results  # the loader is ahead: it has read all batches of the step

@@ -118,7 +118,8 @@ class GradientMethods:
         """Clip gradients to a norm. Return the norm before clipping.
 
         The Trainer itself clips to `max_grad_norm` in each step, without this method. With `fp16`, the method first
-        removes the loss scale. If a callback fills the seam `clip`, as `FSDP` does, the method calls this seam.
+        removes the loss scale. If a callback fills the seam `clip`, as `FSDP` does, and `norm_type` is 2, the method
+        calls this seam.
 
         Args:
             parameters: a parameter, or an iterable of parameters.
@@ -129,9 +130,9 @@ class GradientMethods:
             The norm before clipping, a scalar tensor. With DeepSpeed, None if DeepSpeed computes the norm later.
 
         Raises:
-            ArgumentError: if the current batch is not the last of its step, with `fp16` or with a callback that clips
-                the gradients. Also if such a callback does not support `norm_type`. Also if DeepSpeed clips to
-                `max_grad_norm`, and `max_norm` has another value.
+            ArgumentError: with `fp16`, if the current batch is not the last of its step. If a callback fills the seam
+                `clip`, also in three cases: the current batch is not the last of its step; the callback does not
+                support `norm_type`; DeepSpeed clips, and `max_norm` differs from `max_grad_norm`.
         """
         given: list[Any] = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
         self.unscale_gradients()

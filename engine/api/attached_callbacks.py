@@ -33,15 +33,15 @@ class HasCallbacks(Protocol):
         """Detach a callback."""
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """While an override of `evaluate` runs, add metrics to the metrics of this evaluation.
+        """If an override of `evaluate` runs, record `metrics` as metrics of its evaluation. Otherwise do nothing.
 
-        Otherwise do nothing. Only metrics with the prefix of the evaluation, such as `eval_`, are added.
+        Only metrics with the prefix of the evaluation, such as `eval_`, are recorded.
         """
 
     def _take_announced_save(self) -> bool:
         """Return whether the program itself called `_save_checkpoint` at this step.
 
-        If the program does not call `_save_checkpoint` again, the next call of `_take_announced_save` returns False.
+        Only the first call of this method after a save returns True.
         """
 
 

@@ -49,10 +49,9 @@ class TrainerBase:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
-        """While an override of `evaluate` runs, add metrics to the metrics of this evaluation. Otherwise do nothing.
+        """If an override of `evaluate` runs, record `metrics` as metrics of its evaluation. Otherwise do nothing.
 
-        `log` and the callback handler call this method with the metrics that they receive. Only metrics with the
-        prefix of the evaluation, such as `eval_`, are added.
+        Only metrics with the prefix of the evaluation, such as `eval_`, are recorded.
         """
 
     @property
@@ -121,7 +120,11 @@ class TrainerBase:
         self.run.use_processor(tokenizer)
 
     def _use_early_tokenizer(self) -> None:
-        """Use a tokenizer that a subclass set before the constructor as `processing_class`, if there is none."""
+        """Use the `tokenizer` that a subclass set before the constructor.
+
+        If the trainer has no `processing_class`, the tokenizer becomes the `processing_class`. Otherwise, only the
+        attribute `tokenizer` has this value.
+        """
         early = vars(self).pop(PENDING, {})
         if "tokenizer" not in early:
             return

@@ -46,9 +46,9 @@ class CallbackHandler:
 
     An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    A function that replaces a method must call the handlers that take `(args, state, control, **kwargs)` and run in the
-    stage DECIDE. While this function runs, the attribute `callbacks` lists the callbacks with such handlers. The bus
-    calls all other handlers.
+    A function that replaces a method must call each handler of the stage DECIDE that takes
+    `(args, state, control, **kwargs)`. While this function runs, the attribute `callbacks` lists the callbacks with
+    such handlers. The bus calls all other handlers.
 
     A program may also set the attributes that handlers receive, such as `model`, and add new attributes. A program
     cannot replace other methods of this object.
@@ -74,8 +74,9 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. A program may replace a method of this object
-        with a function. While the function runs, the list has only the callbacks that the function must call.
+        A change of the list attaches, detaches or reorders callbacks. The program may replace a method, such as
+        `on_log`, by its own function. During a call of this function, the list has only the callbacks that it must
+        call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -95,10 +96,10 @@ class CallbackHandler:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_through(self, handler: Any) -> None:
-        """Let another callback handler call the trainer's callbacks in each event of transformers, from now on.
+        """Use `handler` to call the trainer's callbacks in each event of transformers, from now on.
 
-        Assigning `trainer.callback_handler` calls `call_through`. `call_through` attaches the callbacks of `handler`
-        that are not attached to the trainer. If this object lacks an attribute, the attribute is read from `handler`.
+        The assignment `trainer.callback_handler = handler` calls this method. The method attaches the callbacks of
+        `handler` that are not attached yet. `trainer.callback_handler` then also has the attributes of `handler`.
 
         Args:
             handler: the other callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
@@ -140,21 +141,21 @@ class CallbackHandler:
 
     @property
     def replaces_calls(self) -> bool:
-        """Whether a program replaced a method of this object.
+        """Whether a program replaced a method of this object, or assigned another callback handler to the trainer.
 
-        The replacement may pass further values to the handlers. Therefore, if the value is True, handlers that take
-        `(args, state, control, ...)` may have parameters that the event does not pass.
+        The replacement may pass more values to handlers than the event passes. If True, `Trainer.add_callback`
+        therefore accepts handlers in the style of transformers that have parameters for such values.
         """
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute.
 
-        If the attribute is `call_event` or the method of an event of transformers, the value replaces this method.
+        If `name` is `call_event` or an event of transformers, such as `on_log`, `value` replaces the method `name`.
 
         Raises:
-            ArgumentError: if `name` is another method, such as the method of an event that only trainbus has. Also if
-                the value for a method is not a function.
+            ArgumentError: if `name` is another method or an event that only trainbus has, or if `value` replaces a
+                method and is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -207,10 +208,10 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the bus calls this object for `event` now.
+        """Return whether the bus is calling this object for `event`.
 
-        If True, the method named `event` calls the handlers that the bus does not call. If False, the method announces
-        the event through the bus.
+        If True, the method of the event, such as `on_log`, calls handlers. If False, the method announces the event
+        through the bus.
         """
         return self._current is not None and self._current.event == event
 
@@ -275,10 +276,11 @@ class CallbackHandler:
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
-        The program may replace `call_event` or the method of the event, or set an attribute such as `model`. In these
-        cases, one subscription replaces the handlers that run in DECIDE and take `(args, state, control, **kwargs)`.
-        The new subscription calls the method of the event on this object. In all other cases, and for an event that
-        transformers does not have, return `ordered` unchanged.
+        If transformers does not have the event, return `ordered`. If the program did not change this object, return
+        `ordered`. A change is a replaced `call_event`, a replaced method of the event, or a set attribute like `model`.
+
+        After a change, one new subscription replaces the handlers of DECIDE that take
+        `(args, state, control, **kwargs)`. The new subscription calls the method of the event on this object.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -303,13 +305,16 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which `self.on_log(...)`, and each other method of an event, announces the event."""
+        """Return a context in which each method of an event, such as `on_log`, announces this event through the bus.
+
+        Without this context, the method may call handlers directly, see `_calls`.
+        """
         return self._calling(None)
 
 
 @dataclass(eq=False)
 class _Routed:
-    """An event for which the callback handler, and not the bus, calls some of the handlers."""
+    """An event, and the handlers of this event that a `CallbackHandler` calls instead of the bus."""
 
     owner: CallbackHandler
     event: str
@@ -339,10 +344,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The value of `callback_handler.callbacks` while a function that replaces a method runs.
+    """The list `callback_handler.callbacks` during a call of a replaced method, such as `on_log`.
 
-    The list has the callbacks that the function must call. While the function loops over the list, the ledger names the
-    current callback as the author of flag writes.
+    The program replaced the method by its own function, which must call the callbacks in this list. While the function
+    loops over the list, the ledger names the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

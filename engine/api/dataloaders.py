@@ -135,7 +135,7 @@ class DataLoaderMethods(LossMethods):
     def _refuse_name(self, test_dataset: Any) -> None:
         """Raise an ArgumentError if `test_dataset` is a text, but not the path of a file of rows.
 
-        The error shows how to predict for an eval dataset. If the eval datasets have no names, do nothing.
+        The error shows how to pass an eval dataset. If the trainer has no named eval datasets, accept every text.
         """
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
@@ -254,7 +254,9 @@ class DataLoaderMethods(LossMethods):
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
 
     def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
-        """Log once which columns of a dataset the model does not receive. `self.objective` stores them for error texts.
+        """Log once which columns of a dataset the model does not receive.
+
+        Store these columns in `self.objective`, which names them in errors.
 
         Args:
             dataset: the dataset.
@@ -291,8 +293,9 @@ class DataLoaderMethods(LossMethods):
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         """Return a collator that removes the columns that the model does not take, and then calls `data_collator`.
 
-        If an override calls `super()`, return `data_collator` itself, because the loader of the engine removes the
-        columns. Without `remove_unused_columns`, return it too.
+        If no columns are removed, as with `remove_unused_columns=False`, return `data_collator` itself. If the engine
+        calls an override and the override calls `super()`, also return `data_collator` itself. In this case, the loader
+        of the engine removes the columns.
 
         Args:
             data_collator: the collator that makes the batches.

@@ -1,7 +1,7 @@
 """Attributes that a subclass sets before it calls the constructor of the Trainer.
 
-In transformers, these are plain attributes. The constructor replaces some of them, and keeps the others. Here, some of
-the others are properties, or attributes that the Trainer itself uses.
+Most of these attributes keep their value, as in transformers. If the Trainer itself uses an attribute of the same name,
+the value is lost. The Trainer then logs a warning, except for the names in `REPLACED`.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class EvaluationMethods(EvaluationOverrideMethods):
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
                 an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
                 dataset are `<prefix>_<name>_<metric>`.
-            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
-                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
+            ignore_keys: keys of the model's outputs that are not predictions. Default: the keys that the config of the
+                model names. During training, `ignore_keys_for_eval` of `train` is the default, if it is not None.
             metric_key_prefix: the prefix of all metric names. If `eval_dataset` is a name, the prefix may end with it.
 
         Raises:
@@ -257,9 +257,10 @@ class EvaluationMethods(EvaluationOverrideMethods):
             )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once if the batches of an evaluation have no labels, so that the evaluation has no loss.
+        """Warn once that an evaluation has no loss, because its batches have no labels.
 
-        The warning contains the expected names of the labels, and the remedy.
+        The warning contains the expected names of the labels, and the remedy. If the trainer overrides
+        `evaluation_loop` or `prediction_step`, the method does nothing.
         """
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):

@@ -60,9 +60,9 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
-        The evaluation has the metrics that the method returns. It also has the metrics with the evaluation's prefix
-        that the method logs or passes to `callback_handler.on_evaluate`. Callbacks such as `EarlyStopping` read these
-        metrics.
+        The evaluation gets the metrics that the method returns, logs, or passes to `callback_handler.on_evaluate`.
+        Logged and passed metrics count only if their names begin with the prefix of the evaluation, such as `eval_`.
+        Callbacks such as `EarlyStopping` read these metrics.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -95,9 +95,10 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        If an override of `evaluate` is running, the request is a separate evaluation: the record of the override does
-        not get the metrics. If an override of `_evaluate` is running, its call `super()._evaluate(...)` caused the
-        request. The record of the override then gets the metrics.
+        - While an override of `evaluate` runs, the request is a separate evaluation. The `EvaluationRecord` of the
+          override does not get the metrics.
+        - While an override of `_evaluate` runs, its call `super()._evaluate(...)` caused the request. The
+          `EvaluationRecord` of the override gets the metrics.
         """
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called
@@ -146,9 +147,9 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        The result is True if the metrics have the same names as metrics of the trainer's own eval datasets, such as
-        `eval_loss`. The result is False if an `Evaluate` callback passed the data, or if the trainer has no
-        `eval_dataset`.
+        The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In any
+        other case, the result is True if one prefix in `prefixes` is also the prefix of one of the trainer's own eval
+        datasets, such as `eval`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

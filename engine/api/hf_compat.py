@@ -19,9 +19,8 @@ from .removed_names import MISSING
 def make_output_folder(args: TrainingArguments, bus: EventBus) -> None:
     """Create the output folder if a callback in the style of transformers is attached.
 
-    transformers creates the folder in the constructor of the Trainer. Callbacks for transformers write into the folder
-    in `on_init_end` and `on_train_begin`. If the folder cannot be created, this function raises nothing. The training
-    raises an error when it begins.
+    Such a callback may write into the folder in `on_init_end`, because transformers creates the folder before this
+    event. If the folder cannot be created, this function raises nothing. The training raises an error when it begins.
     """
     if args.should_save and _has_handler_in_the_style_of_transformers(bus):
         with contextlib.suppress(OSError, ValueError):
@@ -100,8 +99,8 @@ class HFCompatMethods(TrainerBase):
         def __setattr__(self, name: str, value: Any) -> None:
             """Set an attribute.
 
-            A subclass may set a property such as `model` before it calls `super().__init__`. The property has this
-            value until `super().__init__` sets it. `keep_early` warns of values that are lost.
+            A subclass may set a property such as `model` before it calls `super().__init__`. The property returns
+            this value until `super().__init__` builds the run. Then `keep_early` warns of early values that are lost.
             """
             if name in PARTS:
                 refuse_other_part(self, name, value)

@@ -84,7 +84,8 @@ class LoadingMethods(MomentMethods):
 
         Raises:
             ArgumentError: if there is no optimizer yet.
-            CheckpointError: if the checkpoint lacks a part, or if a part does not fit.
+            CheckpointError: if the folder does not exist, if a state does not fit, or if a state is missing and
+                `resume_partial` is not set.
         """
         if checkpoint is None:
             return
@@ -102,7 +103,7 @@ class LoadingMethods(MomentMethods):
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Restore the loss scaler from a checkpoint. For None, and in a run without a scaler, do nothing.
 
-        In a resume, do nothing too, because the scaler is restored with the optimizer.
+        When a resume calls this method, it does nothing: the resume has already restored the scaler.
         """
         if checkpoint is not None and not self._is_work("_load_scaler", checkpoint):
             restore_scaler(self.run, _opened("_load_scaler", checkpoint))

@@ -96,7 +96,7 @@ The engine calls these methods only if a subclass overrides them.
 
 @dataclass(frozen=True)
 class Work:
-    """The call of an override by the engine."""
+    """The values that `_at` stores while it calls an override."""
 
     do: Callable[[], Any]
     """The function that the default version of the method calls."""
@@ -112,8 +112,10 @@ class MomentMethods(TrainerBase):
 
     The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
     `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
-    version calls `work`. If the program itself calls the method, there is no `work`, and the default version does the
-    same for the present state of the run, or raises an error with the remedy.
+    version calls `work`.
+
+    The program itself can also call the method. In this case, the default version has no function `work` to call. It
+    does its work for the present state of the run, or raises an error that says what to do instead.
     """
 
     _works: Mapping[str, Work] = {}
@@ -136,7 +138,7 @@ class MomentMethods(TrainerBase):
 
     @contextmanager
     def _calling(self, name: str) -> Iterator[None]:
-        """Enclose the work of the method `name` that the program itself calls."""
+        """Enclose a call of the method `name` by the program. In the block, `_at` does not call an override of it."""
         before, self._called = self._called, self._called | {name}
         try:
             yield
@@ -144,7 +146,7 @@ class MomentMethods(TrainerBase):
             self._called = before
 
     def _is_work(self, name: str, folder: Any = None) -> bool:
-        """Return whether the engine calls the override of the method `name` now, which calls `super()`.
+        """Return whether the engine calls the override of the method `name` now.
 
         Args:
             name: the method.
@@ -180,8 +182,8 @@ class MomentMethods(TrainerBase):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """Read up to `num_batches` batches. Return the batches and `num_items_in_batch`.
 
-        `num_items_in_batch` is the number of labels over which the loss of the step is averaged. It is None without
-        batches, and if the loss of each batch is the mean over this batch.
+        `num_items_in_batch` is the number of labels over which the loss of the step is averaged. If the loss of
+        each batch is the mean over this batch, or if no batch is left, `num_items_in_batch` is None.
         """
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
@@ -217,7 +219,7 @@ class MomentMethods(TrainerBase):
         return self._clip_to(model, self.args.max_grad_norm or math.inf)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm to log: `grad_norm`. If it is None, compute the norm of the gradients of the model."""
+        """Return `grad_norm`, the norm to log. If `grad_norm` is None, compute the norm of the model's gradients."""
         if self._is_work("_get_grad_norm") or grad_norm is not None:
             return grad_norm
         return self._clip_to(model, math.inf)
@@ -235,8 +237,9 @@ class MomentMethods(TrainerBase):
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
         """Return the run's model in its wrapper, such as DDP or FSDP.
 
-        In an override, `super()._wrap_model(...)` wraps the run's model and returns the wrapper. Any other call returns
-        the existing wrapper if `model` is the run's model, and returns another model unchanged.
+        If the engine calls an override, `super()._wrap_model(model)` wraps the run's model and returns the wrapper.
+        If the program itself calls this method, the method wraps nothing. For the run's model, it returns the existing
+        wrapper. Another model is returned unchanged.
 
         Raises:
             ModelError: if an override passes another model than the run's model to `super()._wrap_model`.
@@ -285,8 +288,12 @@ class MomentMethods(TrainerBase):
     ) -> None:
         """Log, evaluate and save as the flags request. The parameters are not used.
 
+        If the engine calls an override, `super()._maybe_log_save_evaluate(...)` does this work. If the program itself
+        calls this method, the method does no work.
+
         Raises:
-            ArgumentError: if the program itself calls this method, and a flag is raised.
+            ArgumentError: if the program itself calls this method while `should_log`, `should_evaluate` or
+                `should_save` is raised.
         """
         if self._is_work("_maybe_log_save_evaluate"):
             self._work("_maybe_log_save_evaluate")

@@ -194,16 +194,21 @@ class OptimizerMethods(TrainerBase):
     def _make_groups(
         self, model: nn.Module, weight_decay: float, *, always_split: bool = False
     ) -> list[dict[str, Any]]:
-        """Build parameter groups with a weight decay, the decaying names of this trainer, and `learning_rates`.
+        """Build the parameter groups of an optimizer, with the learning rates of the argument `learning_rates`.
 
-        `parameter_groups` describes the parameters and the errors.
+        `get_decay_parameter_names` selects the parameters with weight decay. The function `parameter_groups` describes
+        the arguments of this method.
+
+        Raises:
+            ArgumentError: if no parameter of the model requires a gradient, or if a pattern in `learning_rates` selects
+                no parameter.
         """
         decaying = self.get_decay_parameter_names(model)
         groups = parameter_groups(model, weight_decay, decaying, always_split=always_split)
         return with_own_rates(groups, model, self.args.learning_rates) if self.args.learning_rates else groups
 
     def _use_given_optimizers(self) -> None:
-        """Set the optimizer and the schedule of the run to the objects that the user passed, or to None."""
+        """Set the optimizer and the schedule of the run to the objects of the user; None if there are none."""
         self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
 
     def _forget_schedule(self) -> None:
@@ -232,7 +237,7 @@ class OptimizerMethods(TrainerBase):
         Raises:
             ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if a callback
                 built the optimizer, and the criterion or loss function has trainable parameters that the model lacks.
-                Also if the existing schedule belongs to another optimizer than the optimizer of the run.
+                Also if the run already has a schedule, and this schedule was built for another optimizer.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()
@@ -263,9 +268,9 @@ class OptimizerMethods(TrainerBase):
             )
 
     def _keep_extra_parameters(self) -> None:
-        """Attach a callback that saves the parameters that the user put into the optimizer.
+        """Attach an `ExtraParameters`, if the optimizer has parameters of neither the model nor the loss module.
 
-        Parameters of the model and of the loss module do not count. Without other parameters, attach nothing.
+        The method first detaches the `ExtraParameters` of an earlier session.
         """
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, ExtraParameters):

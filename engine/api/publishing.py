@@ -29,7 +29,7 @@ class PushesSaves(Protocol):
     """A callback that pushes checkpoints to a hub. `PushToHub` implements this protocol."""
 
     def push_save(self, run: Run, checkpoint: files.CheckpointRecord) -> None:
-        """Push what the strategy of the callback selects after a save."""
+        """Push files of a new checkpoint. The strategy of the callback says which files are pushed, if any."""
 
 
 class Publisher(Protocol):
@@ -222,7 +222,10 @@ class PublishingMethods(SavingMethods, LoadingMethods):
             callback.push_save(self.run, files.CheckpointRecord(Path(checkpoint_folder), self.state.global_step))
 
     def _finish_current_push(self) -> None:
-        """Wait for the pushes in progress. At the end of a training, do nothing, because the engine waits itself."""
+        """Wait for the pushes in progress.
+
+        If the engine calls an override, `super()._finish_current_push()` does nothing: the engine waits for the pushes.
+        """
         if not self._is_work("_finish_current_push"):
             for publisher in self._publishers():
                 publisher.wait()
@@ -239,7 +242,10 @@ class PublishingMethods(SavingMethods, LoadingMethods):
         return [publisher for publisher in [*attached, self._own_publisher] if publisher is not None]
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the attached callback that pushes. Without one, build it from the arguments."""
+        """Return the publisher of the first attached callback that has one.
+
+        If no callback has a publisher, return the trainer's own publisher, which is built once from the arguments.
+        """
         if found := self._publishers():
             return found[0]
         if self._own_publisher is None:

@@ -210,7 +210,7 @@ class ReplayRun:
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: self._epoch}.get(clock, calls)
 
     def follow(self, record: Record) -> None:
-        """Set the values of the run to the values of a record, the next one of the recording."""
+        """Set the values of the run to the values of the next record of the recording."""
         state = self.state
         self._now = record.get("t", self._now)
         for name, value in record.get("state", {}).items():

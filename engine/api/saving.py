@@ -134,16 +134,18 @@ class SavingMethods(MomentMethods):
         self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return whether the program itself called `_save_checkpoint` at this step, which announced `on_save`.
+        """Return whether the program itself called `_save_checkpoint` at this step.
 
-        The callback handler then does not announce `on_save` a second time. Only the first call of this method after a
-        save returns True.
+        In this case, `on_save` was already announced, and the callback handler does not announce it again. Only the
+        first call of this method after such a save returns True.
         """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Do nothing: a save writes the optimizer and the schedule. Override this method to write more files.
+        """Do nothing. Override this method to add files to each checkpoint.
+
+        The engine itself saves the optimizer and the schedule. With `save_only_model`, it does not call the override.
 
         Raises:
             ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
@@ -151,7 +153,9 @@ class SavingMethods(MomentMethods):
         self._require_checkpoint("_save_optimizer_and_scheduler", output_dir)
 
     def _save_scaler(self, output_dir: str) -> None:
-        """Do nothing: a save writes the loss scaler. Override this method to write more files.
+        """Do nothing. Override this method to add files to each checkpoint.
+
+        The engine itself saves the loss scaler. With `save_only_model`, it does not call the override.
 
         Raises:
             ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
@@ -159,7 +163,9 @@ class SavingMethods(MomentMethods):
         self._require_checkpoint("_save_scaler", output_dir)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Do nothing: a save writes the RNG states. Override this method to write more files.
+        """Do nothing. Override this method to add files to each checkpoint.
+
+        The engine itself saves the RNG states. With `save_only_model`, it does not call the override.
 
         Raises:
             ArgumentError: if the program itself calls this method for a folder that is not a complete checkpoint.
@@ -167,7 +173,7 @@ class SavingMethods(MomentMethods):
         self._require_checkpoint("_save_rng_state", output_dir)
 
     def _require_checkpoint(self, method: str, folder: str) -> None:
-        """Raise an ArgumentError if neither the engine writes the states of the run to a folder, nor has it done so."""
+        """Raise an ArgumentError if a folder has no manifest and the engine is not writing a checkpoint into it."""
         if not self._is_work(method, folder) and not (Path(folder) / files.MANIFEST).exists():
             raise ArgumentError(
                 f"`{method}` writes nothing to {str(folder)!r}, because the states of a run are written only in a "

@@ -81,7 +81,7 @@ class Services(Protocol):
         """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
 
     def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups that the trainer's own optimizer has with a weight decay.
+        """Build the parameter groups of the trainer's own optimizer for the given weight decay.
 
         Raises:
             ArgumentError: if no parameter of the model requires a gradient.
@@ -185,7 +185,7 @@ class TrainerServices:
         return list(self.trainer.plugins)
 
     def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups that the trainer's own optimizer has with a weight decay.
+        """Build the parameter groups of the trainer's own optimizer for the given weight decay.
 
         Raises:
             ArgumentError: if no parameter of the model requires a gradient.

@@ -128,7 +128,7 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 
     The dict has each pair twice: under the `id` of the object of transformers for the replacement, and under the `id`
     of the object of trainbus for `Replacement.undo`. Names that are already replaced are left out. The function imports
-    every module in `NAMES`. Then modules of transformers that are imported later get the replaced names.
+    every module in `NAMES`.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -165,7 +165,7 @@ def _modules_of(package: str) -> list[ModuleType]:
 def _holders(theirs: set[int]) -> tuple[str, ...]:
     """Return the names of the imported modules that have a given class, or a subclass of it, as an attribute.
 
-    `as_transformers` does not change these attributes. Modules of transformers and trainbus are left out.
+    Modules of transformers and trainbus are left out.
 
     Args:
         theirs: the ids of the given classes: `id(cls)`.

@@ -33,7 +33,7 @@ def arg(default: T, help: str, **meta: Any) -> T:
             - `json=True`: parse text that is JSON, and convert a path object to text.
             - `object`: the class to which objects of other libraries are converted.
             - `none=True`: replace None with the default. Other trainers use None for some arguments.
-            - `texts=True`: convert callbacks in any notation to a list of texts.
+            - `texts=True`: convert callbacks, given as text, dict or list, to a list of texts.
             - `repeats=True`: if the command line has the option several times, join the lists of values.
     """
     metadata = {"help": help, _READER: True, **meta}

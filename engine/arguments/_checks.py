@@ -86,7 +86,7 @@ def _is_callback(value: Any) -> bool:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether `value` fits the type `hint`. A NumPy number fits `int` or `float`, but a bool does not."""
+    """Return whether `value` fits the type `hint`. A NumPy number may fit `int` or `float`. A bool fits neither."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Any:
         return True

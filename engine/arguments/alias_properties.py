@@ -15,7 +15,10 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class AliasProperties:
-    """A base class that checks assignments to arguments, and lets a subclass declare a field under an alias."""
+    """A base class of the arguments that checks assignments, and translates fields with the name of an alias.
+
+    For example, a subclass may declare a field `evaluation_strategy`. Its value is copied to `eval_strategy`.
+    """
 
     _set: Any
     _check_assigned: Any

@@ -1,7 +1,7 @@
 """The states of callbacks: collected for a checkpoint and restored on resume.
 
-The *owner* of a state is the callback that saved the state. If a checkpoint has the state of a callback that is not
-attached, later checkpoints have this state too. So does a callback that the run unsubscribed after a failure.
+The *owner* of a state is the callback that saved the state. Checkpoints also have the states of `CarriedStates`, whose
+callbacks are not attached.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ResumeReport:
 
 
 class CallbackStates:
-    """The states of the attached callbacks, and of callbacks that only an earlier session of the run attached."""
+    """The states of the attached callbacks, and the states of `CarriedStates`."""
 
     def __init__(self, bus: EventBus) -> None:
         """Create an object for the states of the callbacks that are attached to `bus`."""
@@ -64,10 +64,9 @@ class CallbackStates:
         """Which states the last resume restored."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states for a checkpoint by id.
+        """Return the states to save in a checkpoint: callback id -> state.
 
-        They include the states of the last resume that no callback received, and the states of callbacks that the run
-        unsubscribed after failures.
+        The dict includes the states of `CarriedStates`, whose callbacks are not attached.
         """
         states = dict(self._carried.states)
         for owner_id, callback in self._bus.subscribers.items():
@@ -110,7 +109,9 @@ class CallbackStates:
         self._carried, self.report = CarriedStates(), ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
-        """Load each state into its callback. The method `collect` also returns the states without attached callback.
+        """Load each state into its callback. Keep the states of callbacks that are not attached, for later checkpoints.
+
+        If a callback with averaged weights is not attached, its state is not kept.
 
         Args:
             states: id of a callback -> its state in the checkpoint.
@@ -190,7 +191,7 @@ class CallbackStates:
             load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise an error if the run would continue from weights of a callback, not from the trained weights.
+        """Raise an error if the run would continue from other weights than the trained weights.
 
         A callback such as EMA saves its own weights in the model file, and the trained weights in its state.
 
@@ -213,7 +214,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return why no callback restores the trained weights, and the remedy. `owner` is a result of `owner_of`."""
+        """Return why no callback restores the trained weights, and the remedy. See `refuse_other_weights`."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -280,7 +281,7 @@ def matched(
 
 
 def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a dataclass callback except `id`. If `attributes` is set, omit fields that differ there."""
+    """Return the fields of a dataclass callback except `id`. Omit fields with another value in `attributes`."""
     values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
     settings = {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
     began = {name: _plain(value) for name, value in (attributes or {}).items() if name in settings}
@@ -290,8 +291,8 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
     """Return the settings of a callback that is not a dataclass. The parameters are those of the function `owner_of`.
 
-    Settings are the attributes with the names of constructor arguments. If there are none, all public attributes are
-    settings. Only numbers, strings and None count, because a comparison of other values can fail.
+    Settings are the attributes with the names of constructor arguments. If no attribute has such a name, all public
+    attributes are settings. Only attributes whose value is a number, a string, a bool or None count.
     """
     now = getattr(callback, "__dict__", {})
     public = {

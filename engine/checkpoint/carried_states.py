@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 class CarriedStates:
     """The states of two kinds of callbacks that are not attached.
 
-    A session before the last resume attached the callback, or the run unsubscribed the callback after a failure.
+    - A callback that a session before the last resume attached.
+    - A callback that the run unsubscribed, because it failed or exceeded its time budget.
 
     States of callbacks that replace weights, such as EMA, are not carried. They have the weights of an earlier step. If
     a later session attached the callback again, it would load these weights.
@@ -32,7 +33,7 @@ class CarriedStates:
     """Copies of the last saved or restored states, for callbacks that the run may unsubscribe."""
 
     def carry(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
-        """Carry other states than before, of a checkpoint. `owners` may have entries without a state."""
+        """Replace the carried states by states of a checkpoint. `owners` may have entries without a state."""
         self.states = dict(states)
         self.owners = {owner_id: owners[owner_id] for owner_id in states if owner_id in owners}
 
@@ -41,12 +42,15 @@ class CarriedStates:
         self._last[owner_id] = _copied(state)
 
     def keep(self, owner_id: str, callback: Any, owner: Callable[[], dict[str, Any]]) -> None:
-        """Carry the state of a callback that the run unsubscribes now. If the state cannot be read, use the last one.
+        """Carry the state of a callback that the run unsubscribes now.
+
+        If the state cannot be read, carry the last saved or restored state. If the callback replaces weights, carry no
+        state.
 
         Args:
             owner_id: the id of the callback.
             callback: the callback.
-            owner: a function that returns class, settings and state version of the callback.
+            owner: a function that returns class, settings and state version of the callback, and `replaces_weights`.
         """
         try:
             state = _copied(state_of(callback))

@@ -36,11 +36,11 @@ class SteeredRun(Protocol):
 
 
 def pending_stops(run: SteeredRun, states: Mapping[str, Any]) -> dict[str, str]:
-    """Return the stop requests that a resumed run repeats: id of the callback -> reason.
+    """Return the stop requests to save in a checkpoint, for the resumed run: id of the callback -> reason.
 
     Args:
-        run: the run that saves a checkpoint.
-        states: id of a callback -> its state.
+        run: the run that saves the checkpoint.
+        states: the states in the checkpoint, by callback id. Requests of callbacks without a state are left out.
     """
     if not run.control.asks("training_stop"):
         return {}

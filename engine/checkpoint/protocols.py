@@ -31,9 +31,10 @@ class ModelWriter(Protocol):
         """Write the model, with its config and tokenizer, into a folder."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Call the Trainer method named `moment`, such as `_save_scaler`, if a subclass overrides it; else call `work`.
+        """Call the override of the Trainer method `moment`, such as `_save_scaler`. Without an override, call `work`.
 
-        Return the result of the call. Only the override receives `arguments`. If it calls `super()`, `work` runs.
+        Return the result of the call. The override receives `arguments`; `work` receives nothing. An override that
+        calls `super()` calls `work`.
         """
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
@@ -48,7 +49,7 @@ class RunServices(ModelWriter, Protocol):
     """The methods of the trainer that a resume calls. `TrainerServices` implements this protocol."""
 
     def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups that the trainer's own optimizer has with a weight decay."""
+        """Build the parameter groups of the trainer's own optimizer for the given weight decay."""
 
 
 class StatefulLosses(Protocol):
@@ -80,8 +81,9 @@ class RestorableCallbacks(Protocol):
         """
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
-        """Raise a CheckpointError if the run would continue from weights of a callback, not from the trained weights.
+        """Raise a CheckpointError if the run would continue from other weights than the trained weights.
 
+        Example: the model file has the averaged weights of the callback EMA, and no callback restores the trained ones.
         `CallbackStates.refuse_other_weights` describes the parameters.
         """
 

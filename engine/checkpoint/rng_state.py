@@ -64,9 +64,8 @@ _instance: Any = getattr(random, "_inst", random.Random())
 class QuickStates:
     """A reader of RNG states that is faster than `random_states`. A training reads the states before each batch.
 
-    `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class compares the memory of a
-    generator with the memory at the last read. If the memory has the whole state and did not change, the class does
-    not call the function.
+    `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class calls such a function
+    only if the memory of the generator changed since the last read, or if the memory lacks a part of the state.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Enough(BaseException):
 
 
 class _Left(BaseException):
-    """The exception that ends the program at its first `train()`. It has the result of the function that ran instead.
+    """The exception that ends the program at its first `train()`. It has the result of the `Instead` function.
 
     The class is not a subclass of `Exception`, so that programs do not catch the exception.
     """

@@ -8,7 +8,7 @@ from collections.abc import Collection
 def own_first(words: list[str], flags: Collection[str], values: Collection[str] = ()) -> list[str]:
     """Return the words of a command line, with the options of the command moved in front of the program.
 
-    The user may write these options after the program, up to `--`. The words after `--` belong to the program.
+    The words after the first `--` belong to the program, so the function does not move them. It removes this `--`.
 
     Args:
         words: the command, then its options, the program, and the arguments of the program.

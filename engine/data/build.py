@@ -48,11 +48,13 @@ def build_loader(
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
-        training: whether the loader is for training. Only a training loader shuffles, and applies
-            `limit_train_batches`. For a map-style dataset, it also seeds its workers.
+        training: whether the loader is for training. Without `sampler`, only a training loader shuffles. Only a
+            training loader applies `limit_train_batches`. Only a training loader of a map-style dataset seeds its
+            workers.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
-        main_input: the key of the model's main input. Grouping by length measures it if samples do not store a length.
+        main_input: the key of the model's main input. If samples store no length, grouping by length uses the length of
+            this input.
         sampler: a function that receives a map-style dataset and returns a sampler, or returns None for the dataset's
             own order. If `sampler` is None, `args` select the sampler. Streams ignore `sampler`.
 
@@ -228,7 +230,8 @@ def length_of(data: Any) -> int | None:
 def batch_sizes(loader: Any) -> Iterator[int]:
     """Yield the number of samples of each batch of a loader of the user.
 
-    Yield nothing if the loader has another batch sampler than torch's `BatchSampler`, or if its sampler has no length.
+    Yield nothing if the batch sampler of the loader is not torch's `BatchSampler`. Yield nothing either if the sampler
+    has no length. With `drop_last=True`, the dropped batch is included.
     """
     batches = getattr(loader, "batch_sampler", None)
     if type(batches) is BatchSampler:
@@ -238,14 +241,14 @@ def batch_sizes(loader: Any) -> Iterator[int]:
 
 
 def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
-    """Return the most samples of an epoch, over all ranks; None if the loader has no length.
+    """Return the largest number of samples of an epoch, over all ranks; None if the loader has no length.
 
-    The length of the dataset is not this number: a sampler may draw more or fewer samples, and the dataset of a user's
-    own loader may be the part of one rank.
+    This number can differ from the length of the dataset. A sampler may draw more or fewer samples. The dataset of a
+    user's own loader may be the part of one rank.
 
     Args:
         loader: the loader of one rank.
-        batch_size: samples per batch of one rank, if the loader does not say it.
+        batch_size: samples per batch of one rank, if the loader has no integer `batch_size`.
         world_size: number of ranks.
     """
     batches = length_of(loader)

@@ -57,10 +57,10 @@ class EpochProgress:
     None without workers."""
 
     def continue_workers(self, states: dict[int, Any], *, is_stream: bool) -> None:
-        """Store the RNG states of persistent workers at the start of this iteration in the attribute `workers`.
+        """Store the RNG states with which persistent workers start this iteration.
 
         Args:
-            states: RNG states by worker number.
+            states: RNG states by worker number. The method stores them in the attribute `workers`.
             is_stream: whether the loader reads a stream. If True, also store the states in `workers_began`.
         """
         self.workers = dict(states)
@@ -125,14 +125,14 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Convert a saved state to a state from which a loader with other sizes can resume.
+    """Convert a saved state for a loader with another batch size, or with another number of ranks or workers.
 
-    The result keeps the number of finished samples, but no number of batches and no states of workers.
+    The result says how many samples are finished. It has no number of finished batches and no states of workers.
 
     Args:
-        state: some or all entries of `EpochProgress.resume_state`, and `row`: the number of finished samples of the
-            epoch, over all ranks. `row` is read only if the entry `rows` is missing, or if the entry `parts` differs
-            from the argument `parts`.
+        state: some or all entries of `EpochProgress.resume_state`, and the entry `row`: the number of finished samples
+            of the epoch, over all ranks. If the entry `rows` exists, and the entry `parts` equals the argument
+            `parts`, `row` is not read.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the entry `parts` differs from the argument `parts`.
@@ -160,11 +160,11 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide a number of finished samples evenly over the parts that `Loader.parts` counts.
+    """Divide a number of finished samples evenly over the parts that ranks and workers read.
 
     Args:
         rows: the number of finished samples, over all ranks.
-        parts: the value of `Loader.parts`.
+        parts: the value of `Loader.parts`: how many ranks read separate parts, and the number of workers of a rank.
 
     Returns:
         Worker number, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.

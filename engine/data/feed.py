@@ -104,9 +104,9 @@ class Feed:
         Args:
             loader_state: the result of the loader's `resume_state`; an empty dict if there is no saved state.
             restore_rng: restores the RNG states. The feed calls this function once.
-            after_first_window: whether to call `restore_rng` after the batches of the first step are fetched, as
-                transformers does. False calls it before this fetch. If the run resumes at the start of an epoch, True
-                also calls it before this fetch.
+            after_first_window: when to call `restore_rng` if the run resumes in the middle of an epoch. False: before
+                the batches of the first step are fetched. True: after this fetch, as transformers does. At the start
+                of an epoch, the value has no effect.
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
@@ -149,7 +149,10 @@ class Feed:
         return iter(self.loader)
 
     def _restore(self) -> None:
-        """Call `restore_rng` of the last `resume`. Do nothing if it was already called, or without a `resume`."""
+        """Call the function `restore_rng` that `resume` received, once for each call of `resume`.
+
+        Before the first call of `resume`, do nothing.
+        """
         restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()
 
@@ -178,7 +181,7 @@ class Feed:
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _known_rows(self) -> int | None:
-        """Return the number of samples of the last batch that the loader yielded; None if the loader counts none."""
+        """Return the number of samples of the last batch that the loader yielded; None if this number is unknown."""
         loader = self.loader
         known: int | None = loader.batch_rows if hasattr(loader, "batch_rows") else next(self._sizes, None)
         return known
@@ -220,9 +223,10 @@ def _origin(position: int, items: list[Any], read: list[_Read]) -> _Read | None:
 
 
 def _rows_in(item: Any, origin: _Read | None) -> int:
-    """Return the number of samples of a result of an override of `get_batch_samples`.
+    """Return the number of samples of `item`, a result of an override of `get_batch_samples`.
 
-    If the override changed the size of the batch, the number that the loader counted is outdated.
+    If `item` has as many rows as the batch `origin`, return the number that the loader counted for `origin`. If the
+    sizes differ, or if the loader counted no number, return the rows of `item`; 0 if unknown.
     """
     size = rows_of(item)
     if origin is not None and origin.known is not None and origin.size == size:

@@ -51,8 +51,8 @@ class LengthGroupedSampler(Sampler[int]):
     def same_order(self) -> LengthGroupedSampler:
         """Return a sampler that yields the last order of this sampler.
 
-        If this sampler has not drawn an order yet, the returned sampler yields a new order. The draw does not change
-        the global RNG state.
+        If this sampler has not drawn an order yet, this method draws a new order for the returned sampler. The global
+        RNG state does not change.
         """
         twin = copy.copy(self)
         if self.seed is None and self.state is None:
@@ -101,11 +101,11 @@ class LengthGroupedSampler(Sampler[int]):
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
     """Draw a random order of all sample indices, in which neighbors have similar length.
 
-    The samples are divided at random into chunks of up to 50 groups. Each chunk is sorted by length, longest first.
+    The samples are divided at random into chunks. Each chunk is sorted by length, longest first. A chunk has 50 groups.
+    With fewer than 200 groups, a chunk has a quarter of the groups, but at least one group.
 
-    There are at least four chunks if there are at least four groups. The longest of all samples comes first, so that
-    the first step runs out of memory if any step does. The function draws the same random numbers, and returns the same
-    indices, as transformers' `get_length_grouped_indices`.
+    The longest of all samples comes first, so that the first step runs out of memory if any step does. The
+    function draws the same random numbers, and returns the same indices, as transformers' `get_length_grouped_indices`.
 
     Args:
         lengths: length of each sample.

@@ -124,13 +124,13 @@ class Loader(DataLoader[Any]):
 
     @property
     def _stride(self) -> int:
-        """The samples of one batch over all ranks, or of this rank if each rank reads its own part of a stream."""
+        """The samples per batch of this rank, times the number of ranks that share the sampler or the stream."""
         source: Any = self.batch_sampler if self._stream is None else self._stream
         return int(source.stride)
 
     @property
     def _drawing_sampler(self) -> LengthGroupedSampler | UserSampler | None:
-        """The sampler that stores the RNG states of its last order in `sampler.state`; None for any other sampler."""
+        """The sampler, if its attribute `state` has the RNG states to repeat its last order; otherwise None."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
 
@@ -153,10 +153,10 @@ class Loader(DataLoader[Any]):
         """Make the next iteration start at the position of `state`, in the same epoch.
 
         If the batch size changed, or if the entry `parts` of `state` differs from the attribute `parts`, the iteration
-        starts after the number of samples that are done. Otherwise it starts exactly where the saved iteration was.
+        skips as many samples as are finished. Otherwise it starts exactly where the saved iteration was.
 
         Args:
-            state: some or all entries of `resume_state`, and `row`: the number of samples of the epoch that are done,
+            state: some or all entries of `resume_state`, and `row`: the number of finished samples of the epoch,
                 over all ranks. If the batch size changed, the caller removes the entry `pulled`, the number of batches.
 
         Returns:
@@ -202,9 +202,9 @@ class Loader(DataLoader[Any]):
         return False
 
     def track_training(self, next_iteration: bool = False) -> None:
-        """Make `resume_state` return the position of the training, also if other code iterates over this loader.
+        """Make `resume_state` return the position of the training, not of other code that iterates over this loader.
 
-        The other code then reads from the loader that the method `independent` returns.
+        If other code calls `iter(loader)`, it gets an iterator over the copy that the method `independent` returns.
 
         Args:
             next_iteration: True if the training makes the next call of `iter(loader)`. False if other code makes it.

@@ -45,13 +45,14 @@ class Position:
         return self.epoch, self.batches
 
     def advance(self, batches: int) -> None:
-        """Count the batches of a complete step."""
+        """Add the number of batches of a complete step to the attribute `batches`, and set `fetched` to 0."""
         self.batches, self.fetched = self.batches + batches, 0
 
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If the attribute `cut` is True, do not move. Instead, set the attribute `ended` to `not held`.
+        If the attribute `cut` is True, stay in this epoch. In this case, set the attribute `ended` to True, or to False
+        if the attribute `held` is True.
         """
         if self.cut:
             self.ended = not self.held

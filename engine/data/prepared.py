@@ -20,7 +20,8 @@ class ShardedBatches:
     """One rank's part of the batches of a batch sampler. The batches are divided over the ranks as in accelerate.
 
     All ranks get the same number of batches. Samples from the start of the epoch fill up the last batches. If the batch
-    sampler has `drop_last=True`, batches that do not suffice for all ranks are dropped instead.
+    sampler has `drop_last=True`, the batches that are left over are dropped instead. For example, 4 ranks drop the
+    last 2 of 10 batches.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -117,7 +118,8 @@ class PreparedLoader:
         Args:
             loader: the loader, equal on every rank. If its sampler is a `RandomSampler` that draws each sample once, a
                 `ShuffledSampler` replaces this sampler.
-            ranks: the ranks. `ShardedBatches` and `_shared` describe their last batches.
+            ranks: the ranks. If the batches cannot be divided evenly, `ShardedBatches` and `_shared` say what the
+                ranks get.
             seed: the seed of the `ShuffledSampler`.
         """
         self.loader, self.ranks = loader, ranks

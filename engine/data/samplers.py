@@ -71,9 +71,9 @@ class UserSampler(Sampler[int]):
             self.sampler.set_epoch(epoch)
 
     def same_order(self) -> list[int]:
-        """Return the order of the epoch, for a `BatchedSampler` of a second loader.
+        """Return the order of the current epoch, so that a copy of the loader yields the same samples.
 
-        If the epoch has no order yet, draw an order without a change of the RNG states.
+        If the epoch has no order yet, draw an order, and then restore the RNG states.
         """
         if self._order is not None:
             return self._order
@@ -265,8 +265,11 @@ class BatchedSampler(Sampler[list[int]]):
     def _end(self, rows: int, first_row: int) -> int:
         """Return the end of the epoch: all batches start at a sample index below this number.
 
-        With the attribute `drop_last`, the end is rounded down to full batches on all ranks. Without `drop_last`, the
-        end is rounded up to full batches on all ranks if the attribute `even` is True.
+        The number of samples from `first_row` to the end is rounded to full batches on all ranks:
+
+        - If the attribute `drop_last` is True, the number is rounded down.
+        - Otherwise, if the attribute `even` is True, the number is rounded up.
+        - Otherwise, the number is not rounded.
 
         Args:
             rows: number of samples.
@@ -305,7 +308,7 @@ class BatchedSampler(Sampler[list[int]]):
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
     def rows(self) -> int:
-        """Return the number of samples of an epoch over all ranks. The attribute `limit` may reduce this number.
+        """Return the number of samples of an epoch over all ranks; at most `limit * stride` if `limit` is set.
 
         Raises:
             TypeError: if the sampler of the user has no length.

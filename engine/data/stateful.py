@@ -11,8 +11,8 @@ def adopt_state(loader: Any) -> Any:
     """Prepare a training loader to save and restore its position in checkpoints, if it can. Return the loader.
 
     A loader of the user with `state_dict` and `load_state_dict` gets the methods `resume_state` and `resume_from` that
-    checkpoints need. For a `Loader` of trainbus, the function calls the method `track_training` of the loader. Only the
-    training then changes the position. Any other loader stays unchanged.
+    checkpoints need. For a `Loader` of trainbus, the function calls its method `track_training`. After this call, other
+    code that iterates over the loader does not change the position. Any other loader stays unchanged.
     """
     if isinstance(loader, Loader):
         loader.track_training()

@@ -120,7 +120,7 @@ class StreamShard(IterableDataset[Any]):
 
     @property
     def stride(self) -> int:
-        """The samples per batch of one rank, times the size of `ranks`."""
+        """The samples per batch of one rank, times the number of ranks."""
         return self.batch_size * self.ranks.world_size
 
     def batches(self, first_row: int = 0) -> int:
@@ -150,9 +150,9 @@ class StreamShard(IterableDataset[Any]):
 
 @dataclass
 class PaddingRow:
-    """A copy of a sample, so that the last batch of a rank has as many samples as on the other ranks.
+    """A copy of a sample of another rank. It fills up the last batch of this rank.
 
-    Another rank has the sample itself. Only the other rank counts the sample.
+    With the copies, the last batches of all ranks have the same size. Results of an evaluation do not include copies.
     """
 
     row: Any
@@ -179,8 +179,8 @@ class PaddedBatch:
 class PaddingRowCollator:
     """A collator that also accepts samples in a `PaddingRow`.
 
-    If a sample is a `PaddingRow`, or if the attribute `counts` is True, the collator returns a `PaddedBatch`. Otherwise
-    it returns a plain batch.
+    If a sample is a `PaddingRow`, the collator returns a `PaddedBatch`, otherwise a plain batch. With `counts=True`,
+    the collator always returns a `PaddedBatch`.
     """
 
     collator: Collator
@@ -228,9 +228,10 @@ class StreamEndSync:
     """The ranks."""
 
     def align(self, batch: Any, end: Any) -> Any:
-        """Return this rank's next batch. If it has none, return padding, or `end` if no rank has a batch.
+        """Return this rank's next batch.
 
-        Every rank must call this method for every batch.
+        If only other ranks have a batch left, return padding. If no rank has a batch left, return `end`. Every rank
+        must call this method for every batch.
 
         Args:
             batch: the next batch of this rank, or `end` if this rank has no batch left.

@@ -28,9 +28,10 @@ BEFORE_UPDATE = (
 
 
 def agreement(run: DistributedRun) -> tuple[Agree, Agree]:
-    """Return two functions that make all ranks act on the same flags. The second one is for the time before an update.
+    """Return two functions that make all ranks act on the same flags.
 
-    In a single process, both functions do nothing.
+    Call the second function before each optimizer update, and the first function at all other times. In a single
+    process, both functions do nothing.
     """
     isolation = run.bus.isolation
     isolation.shared, isolation.private = frozenset(), None
@@ -74,20 +75,21 @@ class Needs:
 
 
 class Agreement:
-    """Makes the ranks agree on flags. The first call, after `on_train_begin`, chooses the exchanges.
+    """Makes the ranks agree on flags. The first call of the object chooses the exchanges.
 
-    The ranks first tell each other what their callbacks need. So all ranks choose the same exchanges, even if a
-    callback is attached on one rank only. Each call then does up to three things, in this order:
+    In the first call, the ranks tell each other what their callbacks need. So all ranks choose the same exchanges, even
+    if a callback is attached on one rank only. Each call then makes up to three exchanges, in this order:
 
-    - If the run can continue after some callback fails or is too slow, the ranks exchange these failures.
+    - If `shared_callbacks` lists a callback on some rank, the ranks exchange the failures of callbacks.
     - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
     - If some callback sets `local = True`, the ranks exchange their flags.
-
-    If none of the three applies, a call exchanges nothing, because all ranks raise the same flags.
     """
 
     def __init__(self, run: DistributedRun) -> None:
-        """Prepare the agreement of a run. Until the first call, the attached callbacks share their failures."""
+        """Prepare the agreement of a run.
+
+        From now on, if `shared_callbacks` lists a callback, this rank does not unsubscribe the callback alone.
+        """
         self._run = run
         self._agree: Agree | None = None
         self._needs = Needs.of(run.bus)
@@ -98,7 +100,8 @@ class Agreement:
         """Make the ranks agree. Every rank calls this method at the same point of a step.
 
         Raises:
-            SubscriptionError: if a callback that was attached later needs an exchange that was not chosen.
+            SubscriptionError: if a callback that was attached after the first call of this object needs an exchange
+                that the first call did not choose.
             RankDivergence: if the flags of callbacks, or the skipped updates, differ between the ranks.
         """
         if self._agree is None:
@@ -108,10 +111,14 @@ class Agreement:
         self._agree(control)
 
     def before_update(self, control: TrainerControl) -> None:
-        """Make the ranks agree before the optimizer changes the weights, if they could skip different updates.
+        """Make the ranks agree before the optimizer changes the weights, if they need to agree.
 
-        The method calls the object itself if `debug='rank_divergence'` is set, or if a callback handles an event in
-        `BEFORE_UPDATE` and could skip the update on some ranks only. In all other cases, the method does nothing.
+        The ranks need to agree in two cases:
+
+        - `debug='rank_divergence'` is set.
+        - A callback handles an event in `BEFORE_UPDATE`, and could skip the update on some ranks only.
+
+        In all other cases, the method does nothing.
         """
         if self._needs.may_skip or DEBUG in self._run.args.observed:
             self(control)
@@ -130,7 +137,7 @@ class Agreement:
         return _after_failures(run, agree)
 
     def _admit(self, late: Iterable[str]) -> None:
-        """Raise an error if callbacks that were attached later need an exchange that was not chosen."""
+        """Raise an error if callbacks with an id in `late` need an exchange that the first call did not choose."""
         self._known |= frozenset(late)
         now = Needs.of(self._run.bus)
         if not self._needs.local and (local := sorted(now.local.intersection(late))):

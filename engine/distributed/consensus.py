@@ -1,6 +1,6 @@
-"""Consensus: all ranks act on the same flags, with the same callbacks as authors.
+"""Consensus: if a callback requests or vetoes a flag on one rank, the request or veto applies on all ranks.
 
-A *rank-local* callback decides from a value that only one rank knows, such as a clock. It sets `local = True`.
+A *rank-local* callback decides from a value that only one rank knows, such as a clock. Its class sets `local = True`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class Consensus:
     """
 
     def __init__(self, run: DistributedRun, authors: Iterable[str]) -> None:
-        """Prepare to compare the flags of the callbacks in `authors`, which must be equal on all ranks.
+        """Prepare to compare the flags of the ranks.
 
-        For other callbacks, such as callbacks that are attached later, the comparison only sees whether any of them
-        wrote the flag. If one of them did, the ranks always exchange their requests and vetoes.
+        Args:
+            run: the run.
+            authors: the ids of callbacks, the same ids on all ranks. If only these callbacks write flags, the ranks
+                exchange requests and vetoes only if the flags of the ranks differ. If another callback writes a flag,
+                such as a callback that is attached later, the ranks always exchange requests and vetoes.
         """
         self._activity = run.activity
         self._ranks = run.ranks
@@ -64,7 +67,8 @@ class Consensus:
     def __call__(self, control: TrainerControl) -> None:
         """Make the ranks agree on the raised and vetoed flags. One reduction compares the flags of the ranks.
 
-        If the flags differ or may differ, a second collective exchanges the requests and vetoes with their reasons.
+        If the flags differ, a second collective exchanges the requests and vetoes with their reasons. The second
+        collective also runs if a callback that is not in `authors` wrote a flag.
 
         Raises:
             RankDivergence: on all ranks, if only some ranks skipped the update of a step. Their weights then differ.
@@ -150,7 +154,7 @@ class Comparison:
         self._compared = bus.control.ledger.written
 
     def __call__(self, control: TrainerControl) -> None:
-        """Compare the flag writes of all ranks since the last call, then call the `agree` of the constructor.
+        """Compare the flag writes of all ranks since the last call, then call the argument `agree` of the constructor.
 
         Raises:
             RankDivergence: on all ranks, if a callback without `local = True` wrote a flag on some ranks only.

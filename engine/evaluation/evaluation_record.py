@@ -74,10 +74,10 @@ def new_record(
     Args:
         prefix: the prefix of the metric names.
         complete: whether the evaluation covers all of the trainer's own eval datasets.
-        foreign: whether the evaluation uses data other than the trainer's eval datasets, under the same metric names.
+        foreign: True if the evaluation uses other data, but has the metric names of the trainer's eval datasets.
         own: the prefixes of the metric names of the evaluation, one per dataset.
-        plan: the settings of the `Evaluate` callback that started the evaluation. If `outer` is not None, the plan is
-            not used.
+        plan: the settings of the `Evaluate` callback that started the evaluation. An evaluation inside of another
+            evaluation ignores `plan`.
         outer: the record of the evaluation in which the new evaluation runs; None if there is none.
     """
     if outer is None:

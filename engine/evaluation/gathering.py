@@ -37,7 +37,8 @@ class Gathered:
 
         Args:
             rows: number of rows to return.
-            of: number of all rows of the last batch. None: each row has one entry in each array.
+            of: number of all rows of the last batch. Set `of` if an array has several entries per row, such as several
+                generated sequences. None: each array has one entry per row.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
@@ -67,12 +68,12 @@ class Gathered:
         Otherwise the result is a list of batches in the order of the loader.
 
         Args:
-            rows: number of rows without padding. The method removes all later rows of joined batches.
+            rows: for joined batches, the number of rows to keep. The method removes the padding after these rows.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset; None if
                 the orders are equal.
             padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
-            of: for joined batches, the number of rows of all batches, padding included. None: each row has one entry in
-                each array. For several entries per row, such as several generated sequences, `of` must be set.
+            of: for joined batches, the number of rows of all batches, padding included. Set `of` if an array has
+                several entries per row, such as several generated sequences. None: each array has one entry per row.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
                 the first array of the last batch.
         """
@@ -199,8 +200,8 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
     With `of`, an array may have several entries per row, such as several generated sequences. If n is not a multiple of
-    `of`, the function returns the array unchanged. It also logs a warning, unless `rows` equals `of` and `order` is
-    None.
+    `of`, the function logs a warning and returns the array unchanged. If `rows` equals `of` and `order` is None, the
+    function returns every array unchanged, without a warning.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.

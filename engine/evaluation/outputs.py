@@ -195,7 +195,10 @@ def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def _kind_not_plain(value: Any) -> str | None:
-    """Describe the first part of a value that JSON cannot store; None if JSON can store the whole value."""
+    """Return what JSON cannot store in a value, such as `a Tensor of shape (3,)`; None if JSON can store all of it.
+
+    If JSON cannot store several parts of the value, the result describes the first of these parts.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return None
     if isinstance(value, Mapping):

@@ -60,8 +60,8 @@ class Reader:
     def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return the predicted classes and the labels.
 
-        The outputs are class numbers. Labels that are `ignore_index`, and the outputs at their positions, are left out.
-        If the field `sequences` is True, both results have one list of label names per row.
+        `outputs` contains class numbers. Labels that are `ignore_index`, and the classes at their positions, are left
+        out. If the field `sequences` is True, both results have one list of label names per row.
         """
         _check(
             outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),

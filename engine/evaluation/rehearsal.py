@@ -53,8 +53,8 @@ def rehearse(
     - The model has no lazy weights. `batch_eval_metrics` and `include_for_metrics` are not set.
     - Reading the datasets needs no user code.
     - The collator is `default_data_collator`, a `DefaultDataCollator` or a `DataCollatorWithPadding`.
-    - The function `isolated` can copy `preprocess_logits` and `compute_metrics`. If `compute_metrics` is a
-      `StreamedMetrics`, its attribute `names_are_known` must be True instead.
+    - The function `isolated` can copy `preprocess_logits`.
+    - `isolated` can copy `compute_metrics`, or `compute_metrics` is a `StreamedMetrics` with a True `names_are_known`.
 
     At the end, the function restores the modes, buffers and attributes of modules, and all RNG states.
 
@@ -108,8 +108,8 @@ def _isolated_metrics(compute_metrics: Any) -> Any:
     """Return a copy of `compute_metrics`; None for None. A call of the copy does not change the state of the original.
 
     Raises:
-        NotIsolated: if `compute_metrics` cannot be copied, or if one batch is not enough to know the names of its
-            metrics. For example, a metric may have one name for each class.
+        NotIsolated: if `compute_metrics` cannot be copied. Also if `compute_metrics` is a `StreamedMetrics` whose
+            attribute `names_are_known` is False.
     """
     if isinstance(compute_metrics, StreamedMetrics):
         if not compute_metrics.names_are_known:
@@ -136,7 +136,11 @@ def _measured(
 
 
 def _is_in_memory(dataset: Any) -> bool:
-    """Return True only if reading a sample runs no user code and draws no random numbers."""
+    """Return whether reading a sample is known to run no user code and to draw no random numbers.
+
+    True for lists and tuples of samples, a `TensorDataset`, a dataset of the library datasets without a transform, and
+    a `Subset` of these.
+    """
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
     if isinstance(dataset, (list, tuple)):

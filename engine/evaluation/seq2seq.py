@@ -57,8 +57,8 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             eval_dataset: the dataset or datasets to evaluate on.
-            ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
-                the keys. During training, the argument `ignore_keys_for_eval` of `train` replaces None.
+            ignore_keys: keys of the model's outputs that are not predictions. Default: the keys that the config of the
+                model names. During training, `ignore_keys_for_eval` of `train` is the default, if it is not None.
             metric_key_prefix: the prefix of all metric names.
             **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens` or `num_beams`. They
                 override the training arguments `generation_max_length` and `generation_num_beams`. The training
@@ -77,7 +77,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> PredictionOutput:
         """Predict and return predictions, labels and metrics. See `Trainer.predict`.
 
-        If the sequences of batches have different widths, the shorter sequences are filled up with -100.
+        If the sequences of two batches have different lengths, the shorter sequences are filled up with -100.
 
         Args:
             test_dataset: the dataset to predict for.
@@ -180,7 +180,7 @@ class Seq2SeqTrainer(Trainer):
         """Return the given options of `generate`, with defaults from the training arguments.
 
         If the options set neither `max_length` nor `max_new_tokens`, `max_length` is `generation_max_length`. If the
-        options do not set `num_beams`, `num_beams` is `generation_num_beams`. An option with the value None is not set.
+        options do not set `num_beams`, `num_beams` is `generation_num_beams`. An option that is None counts as not set.
         """
         options = dict(given)
         lengths = (options.get("max_length"), options.get("max_new_tokens"), self.args.generation_max_length)
@@ -193,9 +193,9 @@ class Seq2SeqTrainer(Trainer):
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return tokens of shape (rows, length), with padding tokens at the end of each row.
 
-        Tokens shorter than the `max_length` of the model's generation config are padded to this length. Without
-        `max_length`, the length is `DEFAULT_MAX_LENGTH`. Other tokens are padded to `max_new_tokens + 1`, if the config
-        sets `max_new_tokens` and they are shorter.
+        Rows shorter than the `max_length` of the model's generation config are padded to `max_length`. If the config
+        does not set `max_length`, `DEFAULT_MAX_LENGTH` replaces it. Rows that already have this length are padded to
+        `max_new_tokens + 1`, if the config sets `max_new_tokens`. No row is shortened.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)

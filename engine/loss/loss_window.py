@@ -50,8 +50,8 @@ class LossWindow:
     def skip(self, step: int) -> None:
         """Add the mean loss per step in place of the NaN or infinite loss of a batch, as transformers does.
 
-        The mean is `pending`, divided by the number of steps since the last call of `read`, the current step included.
-        With several batches per step, the method still adds the whole mean.
+        The mean is the sum `pending`, divided by the number of steps since the last call of `read`. The current step
+        counts too. The method adds the mean of a whole step, even if the step has several batches.
 
         Args:
             step: number of optimizer steps that are done.
@@ -64,8 +64,7 @@ class LossWindow:
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
-                of a third step. If there was no loss in these steps, the method notes the skipped share of a step.
-                `drain` adds the mean then.
+                of a third step. If these steps have no loss yet, `read` and `drain` add the mean later.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
         counted = steps - self._missing
@@ -93,10 +92,7 @@ class LossWindow:
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state of the loss window for a checkpoint.
-
-        The entry `sum` equals the attribute `pending` bit for bit: a Python float can store every float32.
-        """
+        """Return the state of the loss window for a checkpoint. The entry `sum` is the value of `pending`."""
         state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
         if self._missing:
             state["missing"] = self._missing

@@ -70,7 +70,10 @@ class Objective:
 
     @property
     def accepted_columns(self) -> list[str] | None:
-        """The dataset columns that the model or the loss may use; None means all columns (`signature.is_unknown`)."""
+        """The dataset columns that the model or the loss may use.
+
+        If the parameters of `forward` are unknown, the value is None, which means all columns.
+        """
         if self.signature.is_unknown:
             return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
@@ -94,10 +97,7 @@ class Objective:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute the attribute `divides_by_items` again. `use` and `set` call this method.
-
-        A property would cost a function call per batch instead.
-        """
+        """Compute the attribute `divides_by_items` from the other attributes. `use` and `set` call this method."""
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
         """Whether the loss is divided by the item count of the whole step. False with a criterion, because a criterion
         returns the mean over its batch."""
@@ -209,8 +209,9 @@ class Objective:
     def has_loss(self, inputs: Any) -> bool:
         """Return whether a loss can be computed from a batch.
 
-        Without labels, a batch has a loss only if the attribute `label_names` is empty and the entry `return_loss` of
-        the batch is True. If the batch has no such entry, the attribute `returns_loss` decides.
+        - For a batch with labels: True.
+        - For a batch without labels, if the attribute `label_names` is not empty: False.
+        - For other batches: the entry `return_loss` of the batch. Without this entry: the attribute `returns_loss`.
         """
         if self.labels_in(inputs) is not None:
             return True
@@ -237,10 +238,10 @@ class Objective:
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
         """Return the labels of a batch, and the batch without the labels.
 
-        If the batch has no labels, return None and the whole batch, except in the case under `Raises`.
+        If the batch has no labels, return None and the whole batch.
 
         Raises:
-            ModelError: if the attribute `criterion` is not None, and the batch is a mapping without the key `labels`.
+            ModelError: if the batch is a mapping without the key `labels`, and the attribute `criterion` is not None.
         """
         if not isinstance(inputs, Mapping):
             if self._splits(inputs):

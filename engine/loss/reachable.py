@@ -17,11 +17,10 @@ _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition("
 
 
 def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.Module]:
-    """Return the modules that a loss function uses, if they have trainable parameters that the run does not train.
+    """Return each module that a loss function uses and that has a trainable parameter outside of `known`.
 
-    The run does not train, move or save these modules, because a function does not declare which modules it uses. The
-    search follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
-    attributes that the code of the function names.
+    The run does not train these parameters. The search follows partial objects, closures, defaults, globals, bound
+    methods, callable objects, lists, dicts, and the attributes that the code of the function names.
 
     Args:
         function: a loss function. If it is itself a module, the result is empty.
@@ -40,8 +39,8 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
     Args:
         value: the value.
-        names: the names of globals and attributes in the code that reads the value. Only attributes with these names
-            are searched.
+        names: the attributes to search, if the value is an object that cannot be called. These names occur in the code
+            of the function that reads the value.
         depth: how many levels to search.
         seen: the ids of values that were already searched. The function adds ids to this set.
     """

@@ -116,9 +116,10 @@ class ForwardSignature:
 
     @classmethod
     def of_class(cls, model: nn.Module) -> ForwardSignature:
-        """Return the signature of `forward` in the class of the user's model, with `self`.
+        """Return the signature of `forward` in the class of the user's model, with the parameter `self`.
 
-        A `forward` that the program set on the instance does not count.
+        Ignore a `forward` that the program set on the instance. For a TorchScript model, read the `forward` of the
+        instance, because the class has none.
         """
         inner = user_model(model)
         # The class of a TorchScript model has no `forward`.

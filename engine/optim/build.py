@@ -65,9 +65,10 @@ def parameter_groups(
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
     Both groups exist even if one is empty. If `weight_decay` is not 0, a saved optimizer state numbers the parameters
-    as in transformers. Exception: with tensor parallelism, or with FSDP2 and ignored parameters, the parameters use
-    several device meshes. Each group is then split into one group per mesh, because one fused update cannot span
-    meshes. Empty groups are left out.
+    as in transformers.
+
+    With tensor parallelism, or with FSDP2 and ignored parameters, the result differs. Each group is split into one
+    group per device mesh, because one fused update cannot span meshes. Empty groups are left out.
 
     Args:
         model: The model.
@@ -153,25 +154,27 @@ def build_optimizer(
 
     Args:
         name: A name of `OPTIMIZERS`, such as `adamw_torch`, as text or as a member of a string enum.
-        params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. For GaLore and APOLLO,
-            the function ignores these groups, and forms groups without weight decay from the parameters of `model`.
+        params_groups: Parameter groups, such as the result of `parameter_groups`. For GaLore and APOLLO, the function
+            forms groups without weight decay from the parameters of `model` instead.
         lr: Learning rate.
-        betas: Decay rates of the first and the second moment. For the Adam and Lion families.
-        eps: Added to the root of the second moment. For the Adam family only. rmsprop, adagrad and adafactor use the
-            `eps` of `optim_args`, or their own default.
-        weight_decay: Decay for groups that set no decay. Only schedule_free_* and stable_adamw use this value.
+        betas: Decay rates of the first and the second moment. For the Adam and Lion families. grokadamw and GaLore use
+            their own default.
+        eps: Added to the root of the second moment. For the Adam family only. rmsprop and adagrad use the `eps` of
+            `optim_args`, or their own default. adafactor, grokadamw and GaLore use their own default.
+        weight_decay: Decay for groups without the key `weight_decay`. Only schedule_free_* and stable_adamw use this
+            value.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
         optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also
-            applies only to groups that set no decay.
+            applies only to groups without the key `weight_decay`.
         model: The model, for GaLore, APOLLO and the 8-bit optimizers of bitsandbytes. These 8-bit optimizers use 32-bit
             state for the embeddings of the model.
         target_modules: The linear layers that GaLore and APOLLO project: `targets` of `projected_groups`.
 
     Raises:
         ArgumentError: If the name or an option is unknown, or an option cannot be read. If no group has a parameter. If
-            the optimizer cannot be built by name. If the optimizer needs `model`, and `model` is None. If no layer
-            matches `target_modules`.
+            trainbus does not build this optimizer, such as `lomo`. If the optimizer needs `model`, and `model` is None.
+            If no layer matches `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -257,8 +260,8 @@ def class_and_options(
     the group of the projected weights, not to the class.
 
     Raises:
-        ArgumentError: The name or an option is unknown, an option cannot be read, or the optimizer cannot be built by
-            name.
+        ArgumentError: The name or an option is unknown, an option cannot be read, or trainbus does not build this
+            optimizer, such as `lomo`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)

@@ -65,7 +65,7 @@ class OptimizerSpec:
     embeddings_in_32_bits: bool = False
     """Whether embeddings must keep 32-bit optimizer state. `build_optimizer` then needs the model."""
     unsupported: str = ""
-    """Why this optimizer cannot be built by name, and what to do instead. Empty if it can be built."""
+    """Why trainbus does not build this optimizer, and what to do instead. Empty if trainbus builds it."""
 
     @property
     def class_name(self) -> str:

@@ -16,14 +16,17 @@ Groups = list[list[nn.Parameter]]
 def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]) -> Groups | None:
     """Return the parameters in the groups of a saved run; None if the groups of the saved run are unknown.
 
-    An optimizer state stores how many parameters each group has, but not which parameters. The groups differ from the
-    groups of this run if only one of the two runs has weight decay. Then the trainer divides the parameters again. It
-    can do so only if the groups of this run are its own division. Groups of the user stay as they are.
+    An optimizer state stores how many parameters each group has, but not which parameters. There are three cases:
+
+    - The groups in `own` have the sizes `sizes`: return `own`.
+    - The trainer built the groups in `own`: build the trainer's groups with weight decay and without it. Return the
+      groups that have the sizes `sizes`; None if both have other sizes.
+    - The user built the groups in `own`: return None.
 
     Args:
         own: the groups of this run.
         sizes: the number of parameters in each group of the saved run.
-        make: a function that builds the trainer's own parameter groups with a weight decay.
+        make: a function that receives a weight decay, and builds the trainer's own parameter groups.
     """
     if [len(group) for group in own] == list(sizes):
         return own
@@ -36,17 +39,19 @@ def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list
 def split_state(
     state: Mapping[str, Any], sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]
 ) -> Mapping[str, Any]:
-    """Return a saved optimizer state with the groups of a run that has weight decay.
+    """Divide the parameters of a saved optimizer state into the groups of a run with weight decay.
 
-    A callback that builds the optimizer, such as `ShardedOptimizer`, always divides the parameters as with weight
-    decay. A run without such a callback and without weight decay has undivided parameters. The state of such a run gets
-    other numbers and groups here. Each group has the options of the saved group with its first parameter. The function
-    returns all other states unchanged.
+    Without weight decay, the trainer's groups have other sizes than with weight decay. A callback that builds the
+    optimizer, such as `ShardedOptimizer`, always uses the groups with weight decay.
+
+    The function changes a state whose groups have the sizes without weight decay, if `sizes` are the sizes with weight
+    decay. It returns all other states unchanged. Each new group gets the options of the saved group that has its first
+    parameter. The parameters get the numbers 0, 1, ... in the order of the new groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.
         sizes: the number of parameters in each group of this run.
-        make: a function that builds the trainer's own parameter groups with a weight decay.
+        make: a function that receives a weight decay, and builds the trainer's own parameter groups.
     """
     saved = state["param_groups"]
     split, whole = _members(make, 1.0), _members(make, 0.0)

@@ -259,7 +259,8 @@ def warmup_stable_decay(
         num_cycles: Number of waves of a cosine decay. The default, half a wave, decays once.
 
     Raises:
-        ArgumentError: A type is unknown, or neither `num_training_steps` nor `num_stable_steps` is set.
+        ArgumentError: if `warmup_type` or `decay_type` is unknown, or if both `num_training_steps` and
+            `num_stable_steps` are None.
     """
     for argument, ramp in (("warmup_type", warmup_type), ("decay_type", decay_type)):
         if ramp not in RAMPS:

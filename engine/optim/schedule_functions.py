@@ -94,8 +94,8 @@ def get_inverse_sqrt_schedule(
 ) -> LRScheduler:
     """Build a schedule with linear warmup, then inverse square root decay.
 
-    The learning rate is half of its peak `3 * timescale` steps after the warmup. Default of `timescale`: the number of
-    warmup steps, or 10 000 without a warmup.
+    After the warmup and `3 * timescale` more steps, the learning rate is half of its peak. Default of `timescale`: the
+    number of warmup steps, or 10 000 without a warmup.
     """
     return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, timescale=timescale, last_epoch=last_epoch)
 
@@ -173,7 +173,8 @@ def get_wsd_schedule(
     By default, `num_stable_steps` is `num_training_steps` minus the steps of warmup and decay.
 
     Raises:
-        ArgumentError: A type is unknown, or neither `num_training_steps` nor `num_stable_steps` is set.
+        ArgumentError: if `warmup_type` or `decay_type` is unknown, or if both `num_training_steps` and
+            `num_stable_steps` are None.
     """
     return get_scheduler(
         "warmup_stable_decay",

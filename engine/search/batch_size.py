@@ -62,7 +62,8 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
     Each attempt starts from the same weights and RNG states.
 
     Args:
-        run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.
+        run: the run of a single process. After each attempt that does not fit, the function lowers the
+            `train_batch_size` of the run.
         train: a function that makes one attempt, with the current `train_batch_size` of the run.
 
     Returns:

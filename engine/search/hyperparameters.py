@@ -287,13 +287,12 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
     """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
     Only rank 0 asks its callbacks, because the other ranks may not know the values, for example those of a wandb sweep.
-    The other ranks read the values of rank 0. If a rank has no callback that sets arguments, the rank does not read
-    the values, and returns an empty dict.
+    Each other rank reads the values of rank 0. A rank without a callback that sets arguments returns an empty dict.
 
     Args:
         args: the user's arguments.
         callbacks: the callbacks of the trainer. If several callbacks set the same name, the last one wins.
-        ranks: the process group. The ranks communicate only if a callback of the trainer sets arguments.
+        ranks: the process group.
 
     Raises:
         ArgumentError: on the other ranks, if a callback raises an error on rank 0. Rank 0 raises the error itself.

@@ -30,7 +30,7 @@ def default_compute_objective(metrics: dict[str, Any]) -> Any:
 
 
 def summed_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that `default_compute_objective` adds up; an empty dict if it returns the loss."""
+    """Return the metrics that `default_compute_objective` adds up. If there are none, the objective is `eval_loss`."""
     return {name: value for name, value in metrics.items() if name != "eval_loss" and measures_model(name)}
 
 

@@ -58,15 +58,14 @@ class Encoder:
     """
 
     def __init__(self) -> None:
-        """Create the encoder for one session of a recording. The first sequence of events gets the number 0."""
+        """Create the encoder for one session of a recording."""
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield the lines of records. The method changes the records.
 
-        If a record stands for a whole step, its value `p` is the sequence of the events. In the line, `p` is only the
-        number of the sequence. When a sequence occurs for the first time, another line with the sequence and its number
-        comes first.
+        A record of a whole step has the names of its events under the key `p`. The line of this record has a number
+        instead. If these names occur for the first time, another line comes first. It has the number and the names.
         """
         for record in records:
             if "p" in record:
@@ -92,7 +91,7 @@ def _line(record: Record) -> str:
 
 
 def written(value: Any) -> Any:
-    """Return a value in which strings replace the numbers that JSON does not have: `NaN`, `Infinity`, `-Infinity`."""
+    """Convert NaN and infinite numbers in a value to the strings `NaN`, `Infinity` and `-Infinity`, for JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -146,7 +145,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
     Args:
         line: the decoded line of the step.
-        events: the names of the events of the step, in order. The line contains only the number of this sequence.
+        events: the names of the events of the step, in order. In `line`, a number stands for all of these names.
     """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):
@@ -243,9 +242,11 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    If the run saved at this step, the kept lines end before the first repeated line after the last save. A repeated
-    line is an event in `RESTARTS`, a flag write or the head of a session. If the run did not save at this step, the
-    kept lines end with the last line of the step.
+    If the run did not save at this step, the recording keeps all lines before the first line of a later step.
+
+    If the run saved at this step, the recording keeps all lines up to the last save, and the events directly after it.
+    The kept lines end before the first event in `RESTARTS`, or before the first line that is not a single event. Such a
+    line is, for example, a flag write.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

@@ -179,7 +179,7 @@ class Recorder(Callback):
 class DecisionRecorder(Recorder):
     """A recorder for decisions only, such as saves and stops. The class `Rows` reads the decisions from its records.
 
-    It makes no records of the events from `on_step_begin` to `on_step_end`, and records no values of the state.
+    It makes no records of the events from `on_step_begin` to `on_step_end`, and records no values of the trainer state.
     """
 
     def _watch(self, event: str, run: Any) -> None:

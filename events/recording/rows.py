@@ -33,7 +33,7 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        """Create the object without records."""
+        """Create the object. It has no records at first."""
         self._asked: dict[str, dict[str, str]] = {}
         self._taken: dict[str, dict[str, str]] = {}
 
@@ -102,7 +102,7 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return all rows except the earlier `stop` rows. After an earlier `stop`, a later session continued the run."""
+    """Return all rows except the `stop` rows before the last one. After these stops, a later session continued."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 

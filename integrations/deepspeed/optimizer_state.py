@@ -94,8 +94,8 @@ class OptimizerState:
     def _options(self, inner: Optimizer) -> list[Group]:
         """Return the parameter groups with the options of `inner`, in the format of `param_groups` in a state dict.
 
-        With stages 1 to 3, `inner` lacks the groups without parameters to train. The result has these groups too, with
-        the options in the attribute `groups`.
+        With stages 1 to 3, `inner` lacks the groups without trainable parameters. The result has these groups too.
+        Their options come from the attribute `groups`.
         """
         current = iter(inner.param_groups)
         options, first = [], 0
@@ -247,8 +247,8 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
     """Replace the parameters in the groups of `optimizer` by `tensors`, inside a `with` block.
 
-    Inside the block, `optimizer.load_state_dict` loads the optimizer state of `tensors`. Stage 3 needs the replacement,
-    because DeepSpeed puts its flat tensors into the groups only during an update.
+    Inside the block, `optimizer.load_state_dict` loads the optimizer state of `tensors`. In stage 3, the groups
+    contain the flat tensors of DeepSpeed only during an update, so this function puts them there for the load.
     """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):

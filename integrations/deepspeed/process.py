@@ -124,8 +124,8 @@ def init_single_process(run: Run) -> None:
 def leave_process_group() -> None:
     """Destroy the process group, and undo `init_single_process` and `ignore_deprecated_names`.
 
-    If a DeepSpeed engine of this process is still alive, do nothing. A process group of several ranks is always
-    destroyed. A process group of one rank is destroyed only if `init_single_process` created it.
+    If a DeepSpeed engine of this process is still alive, do nothing. Otherwise, destroy a process group of several
+    ranks. Destroy a process group of one rank only if `init_single_process` created it.
     """
     FINALIZERS[:] = [finalizer for finalizer in FINALIZERS if finalizer.alive]
     if FINALIZERS:

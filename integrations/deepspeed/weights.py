@@ -85,10 +85,10 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 
 def update_master_weights(engine: Any) -> None:
-    """Copy weights that the program changed since the last step to the master weights.
+    """Update the master weights with the elements of weights that the program changed since the last step.
 
-    Without this function, the optimizer would overwrite the changed weights with its master weights. All other elements
-    of the master weights keep their float32 value.
+    Without this function, the optimizer would overwrite the changed elements with its master weights. All other
+    elements of the master weights keep their float32 value.
     """
     for masters, weights in _master_weights(engine):
         copy_writes(masters, weights)

@@ -145,9 +145,9 @@ def _remove_hooks(wrapped: Any) -> None:
 class _Gradients:
     """Averages the gradients over the ranks at the end of a step.
 
-    fairscale itself sends each gradient as soon as backward has computed the gradient. If two ranks
-    used different parameters in forward, they would send gradients in different orders. The ranks would then mix up the
-    gradients, or wait for each other.
+    All ranks send the gradients in the same order, after the last backward of the step. fairscale itself sends each
+    gradient during backward. If two ranks used different parameters in forward, their orders would differ. The ranks
+    would then mix up the gradients, or wait for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:
@@ -234,7 +234,7 @@ class _Gradients:
         norm equals the total norm of torch bit for bit.
 
         Raises:
-            ArgumentError: inside of `training_step`, because the gradients are averaged after `training_step`.
+            ArgumentError: if the gradients of this step are not averaged yet. They are averaged after `training_step`.
         """
         if not self.averaged:
             raise ArgumentError(

@@ -336,7 +336,7 @@ class TrainerView:
     def note(self, values: dict[str, Any]) -> None:
         """Add the numbers in `values` to `callback_metrics`, which callbacks of Lightning read.
 
-        Add each number `eval_<name>` also under the name `val_<name>`.
+        Add a number such as `eval_loss` under two names: `eval_loss` and `val_loss`.
         """
         for name, value in values.items():
             if isinstance(value, (int, float)):

@@ -74,7 +74,7 @@ class WandbSession(TrackerSession):
         return getattr(self.live, "_is_finished", False) is True
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Make later calls of `write` skip the rows that the run already has. Number the next row `counter + 1`.
+        """Make `has` return True for the rows that the run already has. Number the next row `counter + 1`.
 
         Args:
             step: the last step of the run.
@@ -119,8 +119,8 @@ class WandbSession(TrackerSession):
     def _with_service(self, call: Callable[[], _T]) -> _T:
         """Call a function and return its result.
 
-        If the user's program finished the run, first open a run for the next rows. If the call fails because wandb-core
-        has died, start wandb-core, open the run again, and repeat the call.
+        If the user's program finished the run, first call `_open_after_end`. If wandb-core has died, and this session
+        opened the run, start wandb-core, open the run again, and repeat the call.
         """
         if not self.ended:
             try:
@@ -163,8 +163,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If the user's program opened neither run, write the recent rows that the new run lacks. For example, if
-        wandb-core dies before it writes a row, the new run lacks this row.
+        If this session opened both runs, write the recent rows that the new run lacks. For example, if wandb-core dies
+        before it writes a row, the new run lacks this row.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)
@@ -236,7 +236,7 @@ class WandbSession(TrackerSession):
 def hooks_of(live: Any) -> list[Any]:
     """Return the list of functions that the wandb run `live` calls when it finishes. The caller may change the list.
 
-    If this version of wandb has no such list, return an empty list, which wandb does not use.
+    If this version of wandb has no such list, return a new empty list. A change of this new list has no effect.
     """
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
@@ -342,9 +342,10 @@ def _finish_earlier(run_id: str) -> None:
 def _wait_for_earlier(known: Identity) -> None:
     """Wait until no process writes to the last segment in `known`, for at most about 4 seconds.
 
-    The process wandb-core of a killed program may still write the file of this segment. The name of the segment's
-    folder has a time, such as `20250131_120000`. Also wait until this second is over. Otherwise, the next segment would
-    get the same folder.
+    The process wandb-core of a killed program may still write the file of this segment.
+
+    The name of a segment's folder has its start time, such as `20250131_120000`. Two segments that start in the same
+    second would share a folder. If the last segment started in the current second, wait until the next second.
     """
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
@@ -356,8 +357,8 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The step comes from local files. In an online run, the service gives the step if the files have other rows than it.
-    An offline run without some of its files, and wandb's mode `shared`, use the checkpoint if it has a later step.
+    The local files give the step. If an online run has other rows than the local files, the service gives the step.
+    If local files of an offline run are missing, or in wandb's mode `shared`, a later step in the checkpoint counts.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

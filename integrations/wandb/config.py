@@ -65,9 +65,9 @@ def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict with only the values of the config `now` that differ from `before`, in the same nested dicts.
+    """Return the values of the config `now` that differ from the config `before`, nested as in the configs.
 
-    A value of `before` that is missing in `now` becomes None.
+    A value that exists only in `before` becomes None.
     """
     changed: dict[str, Any] = {}
     for name in [*before, *(name for name in now if name not in before)]:
@@ -81,7 +81,7 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[s
 
 
 def changed_arguments(changes: Mapping[str, Any]) -> list[str]:
-    """Return the names of the changed arguments, without the arguments in `PLACES`.
+    """Return the names of the changed arguments, without arguments in `PLACES`, such as `output_dir`.
 
     Args:
         changes: the result of `changes_between` for two configs of a run.

@@ -77,8 +77,7 @@ class Identity:
     def listed(self) -> list[Segment]:
         """The segments for the script with `wandb sync` commands.
 
-        These are the segments in the property `waiting`, and the last segment if it is offline. While the last segment
-        is empty, `waiting` lacks it.
+        These are the segments in the property `waiting`. An offline last segment is also listed while it is empty.
         """
         waiting = self.waiting
         last = [part for part in self.segments[-1:] if part.offline and not part.uploaded]
@@ -132,8 +131,8 @@ def store(folder: Path, identity: Identity, opens: bool = False) -> None:
     Args:
         folder: the output folder.
         identity: the identity.
-        opens: whether the run is opened now. True: this run becomes the run that was opened last, see `load`. False: a
-            run that is in the file already keeps its place in the order of the runs.
+        opens: whether the run is opened now. True: the run becomes the last run in the file. False: a run that is
+            already in the file keeps its place, and a new run becomes the last run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = _runs(folder)

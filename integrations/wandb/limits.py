@@ -30,9 +30,15 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Cuts long texts in rows, and removes columns that exceed another limit of wandb.
+    """Makes rows fit the limits of wandb.
 
-    The first value above each limit causes a warning that names the column.
+    - A text above `limits.value_bytes` is cut.
+    - Any other value above `limits.value_bytes` is left out of its row. `leave_out` receives the value.
+    - A new column is left out if the run already has `limits.keys` columns.
+    - A column is left out if the row would have more than `limits.row_bytes` bytes with this column.
+
+    The first text that is cut causes a warning with the name of its column. So does the first column above
+    `limits.keys`, and the first column above `limits.row_bytes`.
     """
 
     limits: Limits = field(default_factory=Limits)

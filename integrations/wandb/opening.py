@@ -64,8 +64,8 @@ class Request:
 def init(request: Request) -> Any:
     """Open the wandb run that `request` describes, and return its `wandb.Run` object.
 
-    If the service fails, open the run offline. Do the same if a segment of the run is not uploaded yet, so that the
-    rows keep their order.
+    If the service fails, open the run offline. If an earlier segment of the run is not uploaded yet, open the run
+    offline too. Otherwise, the rows would arrive in the wrong order.
 
     Raises:
         Exception: an error of `wandb.init` in offline mode.

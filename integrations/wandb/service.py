@@ -20,11 +20,12 @@ def has_died() -> bool:
 
 
 def restart() -> bool:
-    """End wandb-core, so that the next run starts a new wandb-core. Return whether this program started the old one.
+    """Kill the wandb-core that this program started, and return True. If this program started none, return False.
 
-    If another program started wandb-core, the function does not end wandb-core. Otherwise the open runs of wandb end
-    without a last record, as after a kill. If this program has no connection to wandb-core, the function removes the
-    environment variable `WANDB_SERVICE`. The variable may name the wandb-core of a program that has ended.
+    After a kill, the open runs of wandb end without a last record. The next run starts a new wandb-core.
+
+    If this program has no connection to a wandb-core, the function removes the environment variable `WANDB_SERVICE`.
+    This variable may name the wandb-core of a program that has ended.
     """
     library = wandb_setup.singleton()
     process = _process(library)

@@ -44,10 +44,10 @@ def constructs(lab: Lab) -> None:
     "None, so that each instance gets its own.",
 )
 def attaches(lab: Lab) -> None:
-    """Check that an instance attaches to a trainer only once.
+    """Check that an instance attaches to a trainer, and that the trainer refuses to attach the same instance again.
 
-    A second instance must attach too, unless the class refuses a second instance with an `ArgumentError`. A removed
-    instance must have no subscribed handler.
+    A second instance must attach too, or raise a `TrainbusError` that is not a `SubscriptionError`. The first instance
+    must have a subscribed handler. After its removal, the first instance must have no subscribed handler.
     """
     callback = lab.new()
     try:

@@ -58,7 +58,7 @@ def prints_nothing(lab: Lab) -> None:
 def draws_no_random_numbers(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT draw no numbers from the global random generators.
 
-    The field `reporter` of `Subject` may select other handlers, see the function `observes`.
+    If `Subject.reporter` is True, the check covers all handlers. If it is False, the check covers no handler.
     """
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
@@ -72,8 +72,8 @@ def draws_no_random_numbers(lab: Lab) -> None:
 def keeps_weights(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT change no weight, gradient or mode of the model.
 
-    The field `reporter` of `Subject` may select other handlers, see the function `observes`. If `observes` returns True
-    for all handlers, the weights after the run must also equal the weights after a run without the callback.
+    If `Subject.reporter` is True, the check covers all handlers. If it is False, the check covers no handler. If the
+    check covers every handler, the weights after the run must also equal the weights after a run without the callback.
     """
     if lab.subject.writes_weights:
         return
@@ -112,8 +112,8 @@ def closes(lab: Lab) -> None:
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault. Return the resources that the run did not release, and a text about a changed weight.
 
-        The text is empty if the weights after the run equal the result of `NotedWeights.trained`. If `error` is not
-        `InjectedFault`, the function does not check the weights, and the text is empty.
+        The text names a weight that differs from the result of `NotedWeights.trained`. The text is empty if no weight
+        differs. If `error` is not `InjectedFault`, the function does not compare weights, and the text is empty.
 
         Args:
             inject: adds the fault to a trainer, and returns a function that removes the fault.
@@ -148,10 +148,10 @@ def closes(lab: Lab) -> None:
 
 
 def _of_library(resource: str, callback: Any) -> bool:
-    """Return whether a resource is the hook for uncaught exceptions, set by a library that the callback uses.
+    """Return whether `resource` describes a `sys.excepthook` from another package than the package of the callback.
 
-    Libraries such as wandb and `torch.distributed` set this hook for the whole process, so the callback is not at
-    fault.
+    Libraries such as wandb and `torch.distributed` set this hook for the whole process. This is not a fault of the
+    callback. `resource` is a key of the result of the function `resources`.
     """
     return resource.startswith(EXCEPT_HOOK) and not resource.endswith(f" of {package_of(type(callback))}")
 
@@ -184,12 +184,13 @@ class NotedWeights:
         weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: the attribute `early` of a `NotedWeights` after a run without a fault.
+            early: names of the weights that each step changes before the update of the optimizer. Pass the attribute
+                `early` of a `NotedWeights` after a run without a fault.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Compare the weights of a model with the weights that the method `trained` returns for `early`.
+        """Compare the weights of a model with the result of `trained(early)`.
 
         Return a text about the first weight that differs; "" if no weight differs.
         """
@@ -274,10 +275,10 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return the seconds in the handlers of the callback: number of completed steps -> seconds.
+    """Train, and return the time in the handlers of the callback: number of completed steps -> seconds.
 
-    Calls before the end of the first step and calls after the end of the last step are left out. Handlers of work
-    events, such as `on_save_due`, are left out too.
+    The result leaves out handler calls before the end of the first step or after the end of the last step. It also
+    leaves out handlers of work events, such as `on_save_due`.
 
     Args:
         lab: builds the run.

@@ -154,7 +154,7 @@ def _muted(found: Subscription, call: Callable[[], Any]) -> Any:
 
 
 def observes(found: Subscription, subject: Subject) -> bool:
-    """Return whether the checks demand that a handler only observes the run, and does not change it.
+    """Return whether a handler must only observe the run, and must not change the run.
 
     Args:
         found: the handler.
@@ -167,8 +167,8 @@ def observes(found: Subscription, subject: Subject) -> bool:
 def values_of_classes(callback: Any) -> dict[str, str]:
     """Return the class attributes of a callback: `Class.attribute` -> the `repr` of its value.
 
-    The checks compare these texts before and after a run. The dict has only values that are numbers, bools, texts,
-    lists, dicts or sets.
+    The checks compare these texts before and after a run. Attributes with values other than numbers,
+    bools, texts, lists, dicts and sets are left out.
     """
     classes = [cls for cls in type(callback).__mro__ if cls not in (object, *Callback.__mro__)]
     return {

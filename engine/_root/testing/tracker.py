@@ -54,9 +54,9 @@ class FakeTracker(ServiceTracker):
     """How the runs of the tracker ended, one entry for each closed run."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
-        """Store the training arguments, `config`, and return a session that adds its values to this tracker.
+        """Return a session that adds its values to this tracker.
 
-        `name` is not used.
+        Store `config`, which has the training arguments. `name` is not used.
         """
         self.config = dict(config)
         return FakeSession(opening.run_id, self)

@@ -42,8 +42,8 @@ class Point:
 class Session:
     """One training session of a run: one call of `train()`.
 
-    In a program, the first training session begins when the process starts. Each later session begins with its call of
-    `train()`. In a notebook or at a prompt, each session begins with its call of `train()`.
+    A session begins with its call of `train()`. The first training session of a process begins when the process
+    starts, except in a notebook or at a prompt.
     """
 
     id: str

@@ -116,7 +116,7 @@ def _processors() -> int:
 
 
 def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
-    """Compute the share of the device's peak speed that the model uses on this rank; None if it is not known.
+    """Return the speed of this rank as a fraction of the peak speed of its device; None if the fraction is unknown.
 
     Args:
         run: the run.

@@ -36,7 +36,7 @@ batches of 32 samples. If a batch loads in less time, workers make the training 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The part that limits the speed, the evidence and the remedy."""
+    """The result of the analysis: what limits the speed, how the measurement shows this, and what to do."""
 
     bound: str
     """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection` (of garbage),
@@ -163,9 +163,9 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
     """Return a text that recommends a number of workers that load batches as fast as the model uses them.
 
-    The text recommends another change in three cases: the recommended number would be above `processors`, `workers` is
-    None, or `workers` is 0 and a batch loads faster than a worker would send it. The estimate assumes that n workers
-    load n batches in the time in which one worker, or this process, loads one batch.
+    If `workers` is None, the text recommends to load ahead. If `workers` is 0 and loading a batch takes less time than
+    sending it from a worker, the text recommends larger batches. If more workers than `processors` are needed, the text
+    recommends to prepare the data before the training. The estimate assumes that n workers are n times as fast as one.
 
     Args:
         medians: the seconds of each part in the median step.

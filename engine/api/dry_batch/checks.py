@@ -87,9 +87,9 @@ def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[in
 
 
 def metric_finding(trainer: Any, metric: str) -> str | None:
-    """Return a finding, which is a text for the report, if no evaluation of the trainer can return a metric.
+    """Return a finding if no evaluation of the trainer can return a metric; otherwise None.
 
-    Return None if an evaluation can return the metric, or if the function cannot decide.
+    If it is not known which metrics the evaluations return, the result is None too.
 
     Args:
         trainer: the Trainer.
@@ -139,13 +139,13 @@ def label_finding(masked: float | None) -> str | None:
 def padding_finding(
     share: float | None, of_run: float | None, grouped: bool, to_longest: float | None = None
 ) -> str | None:
-    """Return a finding if at least half of the tokens of the run, or of the batch, are padding; otherwise None.
+    """Return a finding if at least half of the tokens are padding, in the run or in the batch; otherwise None.
 
     Args:
         share: the share of padding in the batch; None if it is not known.
-        of_run: the expected share of padding in the batches of the run; None if it is not known. If it is known, the
-            batch has the longest samples of the run.
-        grouped: whether batches have samples of similar length. If True, only the batch is checked.
+        of_run: the expected share of padding in all batches of the run; None if it is not known. If it is known, the
+            batch must have the longest samples of the run.
+        grouped: whether batches have samples of similar length. If True, a high `of_run` gives no finding.
         to_longest: the share of padding that the batch would have if it were padded to its longest sample; None if it
             is not known.
     """

@@ -84,14 +84,15 @@ def _overrides(trainer: Any, name: str) -> Iterator[Any]:
 
 
 def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
-    """Run forward and backward of a batch with `trainer.training_step`, then undo the changes that this made.
+    """Run forward and backward of a batch with `trainer.training_step`, then undo the changes of this step.
 
     The model is called without its wrapper, so DDP communicates nothing, and without `torch.compile`.
 
     Args:
         trainer: the Trainer.
         batch: the batch, on its device.
-        dataset: the training dataset. It is not restored, because a training step does not change it.
+        dataset: the training dataset. The search for changed state skips this object, because a training step does not
+            change it.
 
     Raises:
         NoForward: if the state of the model cannot be restored.

@@ -135,9 +135,10 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
 
 
 def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return an error that describes the dry batch, to raise instead of `error`. The model raised `error`.
+    """Return the error to raise after the model raised `error` in the dry batch.
 
-    If memory ran out in a single process with `auto_find_batch_size`, return `error` unchanged.
+    The result is a new error with a remedy, or `error` with a note about the dry batch. If memory ran out in a single
+    process with `auto_find_batch_size`, the result is `error` without a note.
     """
     where = "the dry batch, before the first step"
     if is_out_of_memory(error):

@@ -223,7 +223,8 @@ def padding_to_longest(lengths: list[int]) -> float | None:
 def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
     """Return whether the known lengths of samples count padding, because tokenization padded the samples.
 
-    A sample that is shorter in the batch does not suffice, because the collator may truncate.
+    True if `length < known length <= width` for at least one sample. If the known length is above `width`, the collator
+    may have truncated the sample.
 
     Args:
         known: the known length of each sample of a batch.

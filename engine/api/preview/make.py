@@ -228,7 +228,7 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        The tuples would list metrics without a curve. `_curves` makes a curve for each metric that a callback reads.
+        The tuples are empty because each metric that a callback reads has a curve, see `_curves`.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
@@ -316,7 +316,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a subscriber is not part of trainbus, and runs in a stage in which handlers may raise flags."""
+    """Return whether a subscriber from outside of trainbus runs in a stage in which handlers may raise flags."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False

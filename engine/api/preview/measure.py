@@ -15,7 +15,9 @@ from ...evaluation.modes import to_eval, to_train
 
 
 def measured(trainer: Any) -> dict[str, float]:
-    """Estimate the seconds of one `step` and of one `evaluation` of all eval datasets. Return them in a dict.
+    """Return the estimated seconds of one step and of one evaluation, such as `{"step": 0.5, "evaluation": 20.0}`.
+
+    One evaluation includes all eval datasets. A dataset without a length counts as 0 seconds.
 
     The function runs a copy of the model on one training batch. The time of a step does not include the update of the
     weights. The function changes the RNG states, and the caller restores them.

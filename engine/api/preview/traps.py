@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def fresh(self) -> bool:
-        """Whether the run starts at step 0. A resumed run may have evaluated and saved in an earlier session."""
+        """Whether the run starts at step 0, not from a checkpoint."""
         return self.rates.steps == self.steps
 
 

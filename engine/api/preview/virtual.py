@@ -96,7 +96,7 @@ class VirtualStorage:
         """The largest number of checkpoints that existed at the same time."""
 
     def check(self, run: Any) -> None:
-        """Do nothing: a preview writes nothing."""
+        """Do nothing: a preview writes no checkpoint, so it needs no writable folder."""
 
     def snapshot(self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: Any) -> Snapshot:
         """Return a snapshot without weights and states."""
@@ -119,7 +119,7 @@ class VirtualStorage:
         return step_of(Path(path)) in self.saved
 
     def deletes(self, run: Any) -> bool:
-        """Return True: in a preview, every rank deletes checkpoints, as rank 0 does in a run."""
+        """Return True: every rank that computes a preview deletes checkpoints of this storage."""
         return True
 
     def remove(self, checkpoint: Any) -> None:
@@ -264,7 +264,7 @@ class VirtualTrainer(EvaluationMethods):
         """Return None: there is no data."""
 
     def _check_given(self, name: str, dataset: Any) -> None:
-        """Do nothing: a preview reads no data."""
+        """Accept every eval dataset, because a preview does not read it."""
 
     def _run_over(self, loader: Any, description: str, prefix: str, *_: Any) -> EvalLoopOutput:
         metrics = {name: self._value(name) for name in self._names_of(prefix)}

@@ -71,7 +71,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
 
 
 def unique_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs. A name of several runs is followed by the folder of each run: `demo (out/a)`."""
+    """Return the names of runs. If several runs have the same name, add their folders: `demo (out/a)`."""
     names = [run.name for run in runs]
     return [f"{run.name} ({run.folder})" if names.count(run.name) > 1 else run.name for run in runs]
 

@@ -227,10 +227,10 @@ def _goodput(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return a table of the arguments, in a closed `<details>` block.
+    """Return the arguments of the runs as HTML; an empty string if no run has arguments.
 
-    With several runs, the block has only the arguments that are equal in all runs. A table of the arguments that differ
-    precedes the block.
+    For one run, the result is a table in a closed `<details>` block. For several runs, the result is a table of the
+    arguments that differ, and then a closed block with the arguments that are equal.
 
     Args:
         runs: the runs.

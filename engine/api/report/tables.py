@@ -1,4 +1,4 @@
-"""Tables and numbers of the report, as HTML text. Only the text of an `Html` object is not escaped."""
+"""Tables and numbers of the report, as HTML text. All text is escaped, except the text of `Html` objects."""
 
 from __future__ import annotations
 

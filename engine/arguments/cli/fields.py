@@ -78,7 +78,7 @@ class Argument:
     def section(self) -> type[Any]:
         """The class whose section of `--help` lists the field.
 
-        If an argument group declares the field, the class is this group. Otherwise the class is the dataclass.
+        If an argument group declares the field, the class is this group. Otherwise the class is `owner`.
         """
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
@@ -112,10 +112,10 @@ class Argument:
 
     @property
     def _checks_itself(self) -> bool:
-        """Whether `TrainingArguments` defines the field, and so checks its value.
+        """Whether `TrainingArguments` defines the field.
 
-        If True, the parser does not compare the value with the choices of the field. The errors of `TrainingArguments`
-        give more details.
+        If True, the constructor of `TrainingArguments` checks the value. The parser then does not compare the value
+        with the choices of the field.
         """
         return self.section in TrainingArguments.__mro__
 
@@ -134,11 +134,14 @@ class Argument:
     def convert(self, value: Any) -> Any:
         """Convert a value from a configuration file to the type of the field.
 
-        A value that cannot be converted is returned unchanged if it is not text and the field belongs to
-        `TrainingArguments`. The constructor of `TrainingArguments` then raises a better error.
+        If the value cannot be converted, there are two cases:
+
+        - `TrainingArguments` defines the field, and the value is not text: the method returns the value unchanged. The
+          constructor of `TrainingArguments` then raises a better error.
+        - All other cases: the method raises `Unreadable`.
 
         Raises:
-            Unreadable: The value cannot be converted. It is text, or the field belongs to another dataclass.
+            Unreadable: The value cannot be converted, except in the first case.
         """
         try:
             return self._checked(adapt(value, self.hint))

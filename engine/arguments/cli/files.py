@@ -1,4 +1,4 @@
-"""Configuration files of the command line: .json, .yaml and .yml hold values, .args holds flags."""
+"""Configuration files: .json, .yaml and .yml hold values by name, .args holds words such as `--seed 1`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_yaml(text: str) -> Any:
 
 
 VALUE_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": read_yaml, ".yml": read_yaml}
-"""File ending -> parser, for files with values. Files with other endings hold flags."""
+"""File ending -> parser, for files with values by name. Files with other endings hold words such as `--seed 1`."""
 
 ENDINGS = (*VALUE_READERS, ".args")
 """File name endings that mark a configuration file on the command line."""

@@ -73,7 +73,7 @@ class ArgumentParser(argparse.ArgumentParser):
     ) -> tuple[Any, ...]:
         """Parse a command line. With `exit_on_error=True`, the default, problems are printed and end the program.
 
-        The first word may be a configuration file: .json and .yaml hold values, .args holds flags. In an .args file,
+        The first word may be a configuration file: .json and .yaml hold values, .args holds `--flag value`. In .args,
         white space separates words, quotes group words, and a line may be a `# comment`. Flags of the command line
         override files, and .args files override other files.
 

@@ -170,8 +170,8 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 def _parse(word: str, member: Any, alone: bool) -> Any:
     """Convert `word` to the type `member`, and return the value.
 
-    `alone` is True if the field takes only a bool or None. Then words such as `yes` and `1` are bools too, and not only
-    `true` and `false`.
+    `alone` is True if the field takes only a bool or None. In this case, words such as `yes` and `1` are bools. If
+    `alone` is False, only `true` and `false` are bools.
 
     Raises:
         ArithmeticError, LookupError, TypeError, ValueError: The word is not a value of this type.

@@ -26,10 +26,11 @@ def plugin_of(name: str) -> str:
 
 
 def unknown_plugin(name: str) -> str:
-    """Return the end of an error text about an unknown setting, such as `; the plugin 'damp' is not installed`.
+    """Return a hint about plugins, for the end of an error text about an unknown setting.
 
-    The setting is the name of an installed plugin, or an option of a plugin that is not installed, such as
-    `damp.factor`. For any other setting, return an empty string.
+    If `name` is an option of a plugin that is not installed, such as `damp.factor`, the hint says so: `; the plugin
+    'damp' is not installed`. If `name` is the name of an installed plugin, the hint says how to set the options of the
+    plugin. For any other name, return an empty string.
     """
     plugin, dot, _ = name.replace("-", "_").partition(".")
     if dot and plugin.isidentifier() and plugin not in installed():
@@ -155,7 +156,7 @@ def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
     If the value does not name the plugin, the plugin is added.
 
     Args:
-        plugins: the current value, in any notation.
+        plugins: the current value, in any form that `as_texts` converts.
         name: the name of the plugin.
         option: the name of the option.
         value: the value of the option.

@@ -175,7 +175,7 @@ def _problem_of_name(name: str) -> str:
 
 
 def _handled_elsewhere() -> list[str]:
-    """Return the names of the events that installed plugins declare in their manifests. Any plugin may handle them."""
+    """Return the names of the events that installed plugins define, from the plugin manifests."""
     found: list[str] = []
     for plugin in installed().values():
         found += (plugin.manifest() or {}).get("events", {})

@@ -48,7 +48,7 @@ def own_names() -> dict[str, str]:
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a class is a public callback of this library. Text options name it in snake_case."""
+    """Return whether a class is a public callback of this library."""
     public = own_names().get(snake_case(cls.__name__))
     return public == cls.__name__ and cls.__module__.startswith(f"{_ROOT}.")
 

@@ -192,9 +192,9 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 
 
 def _ambiguous(selection: Selection) -> list[str]:
-    """Return a problem for each plugin that the run names and that several packages offer.
+    """Return an error text for each plugin of the run that several packages offer.
 
-    If several packages offer a plugin that joins every run, and the run does not name the plugin, log a warning.
+    If the plugin joins every run, and this run does not name the plugin, log a warning instead.
     """
     problems = []
     for name, offers in duplicates().items():

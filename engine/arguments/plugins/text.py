@@ -28,9 +28,10 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A parsed call in a text, such as `Keep(last=2)`. A call such as `every(100)` is parsed as a trigger instead.
+    """A call inside of the text of a callback, such as `Keep(last=2)` in `checkpoint(keep=Keep(last=2))`.
 
-    `Keep(last=2)` becomes an instance of `Keep` only if the type of its option includes the dataclass `Keep`.
+    This call becomes an instance of `Keep` only if the type of the option `keep` includes the dataclass `Keep`. A call
+    such as `every(100)` is not stored as a `Call`, but as a trigger.
     """
 
     name: str
@@ -90,7 +91,7 @@ def split(text: str) -> list[str]:
 
 
 def as_texts(value: Any) -> Any:
-    """Convert callbacks in any notation to a list of texts. Return a value in an unknown notation unchanged.
+    """Convert callbacks to a list of texts. Return a value of any other form unchanged.
 
     Args:
         value: a text with one or more callbacks, a dict of callback name -> dict of options, or a list of such texts
@@ -241,10 +242,10 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def _of_another_form(argument: str, value: Any) -> str:
-    """Return the error message for a mapping that `as_texts` cannot convert, such as `{'ema': 0.9}`.
+    """Return the error message for a mapping that `as_texts` cannot convert; an empty string for any other value.
 
-    A mapping must give each callback a mapping of options, or None. If `value` is not a mapping, return an empty
-    string. `argument` is the name of the training argument, for the message.
+    `as_texts` converts `{'ema': {'decay': 0.9}}` and `{'ema': None}`. It cannot convert `{'ema': 0.9}`. `argument` is
+    the name of the training argument, for the message.
     """
     if not isinstance(value, Mapping):
         return ""
@@ -258,7 +259,8 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    Exception: if `name` is `damp_spikes` and `known` has `damp-spikes`, the text says that no run can name this plugin.
+    If `name` is `damp_spikes` and `known` has `damp-spikes`, the text says that the entry point needs
+    underscores.
     """
     known = sorted(known)
     close = nearest(name, known)

@@ -68,7 +68,10 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 
 
 def file_name_of(model: Any, name: str) -> str:
-    """Return the name that the file of an adapter uses for a weight of the base model, such as an embedding."""
+    """Return the name in an adapter file for the weight `name` of the model, such as an embedding.
+
+    For example, `base_model.model.embed.weight` for the weight `embed.weight` of a model that peft does not wrap.
+    """
     plain = name.removeprefix("_orig_mod.")
     return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"
 
@@ -110,7 +113,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_peft_model(model: Any) -> bool:
-    """Return whether a model is a `PeftModel`. transformers adds adapters to its own models without this wrapper."""
+    """Return whether a model is a `PeftModel`; False for a model of transformers that got adapters by `add_adapter`."""
     return _peft() is not None and isinstance(model, _peft().PeftModel)
 
 

@@ -155,7 +155,7 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other running process of this host uses the folder.
+        """Whether no other running process of this host uses the folder. Processes of other hosts do not count.
 
         True in three cases: the process with the id `pid` is this process, has ended, or is on another host.
         """

@@ -89,7 +89,10 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Return whether this rank is the first rank with its shard of a tensor. Only the first rank writes a shard."""
+    """Return whether this rank is the first of all ranks that have the same shard of a tensor.
+
+    Only the first of these ranks writes the shard.
+    """
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -112,7 +115,8 @@ def files_of_rank(
         world_size: the number of ranks.
 
     Returns:
-        File name -> tensors and metadata. If this rank has no shard to write, the result has no shard file.
+        File name -> tensors and metadata. The result has the value file on every rank. If this rank has no shard to
+        write, the result has no shard file.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -223,8 +227,8 @@ def has_sharded_tensors(path: Path) -> bool:
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
     """Open a value file, such as `optimizer.safetensors`. Return its tensors by name, and its metadata.
 
-    Tensors without dimensions are read now. Other tensors are `StoredTensor` objects. They include the sharded tensors
-    that the metadata lists. The shards are in other files of `folder`.
+    A tensor without dimensions is read at once. Any other tensor is a `StoredTensor`, which reads its values later. The
+    metadata lists the sharded tensors. Their shards are in other files of `folder`.
 
     Args:
         path: the value file.

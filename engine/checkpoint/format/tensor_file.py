@@ -1,8 +1,5 @@
 """Reading and writing safetensors files piece by piece, so that the caller can hash each piece.
 
-The safetensors library writes to a path or to one buffer in memory, and maps files into memory to read them. So the
-library does not pass pieces to its caller.
-
 The format is 8 bytes with the length of the header, the header as JSON, then the tensors:
 https://github.com/huggingface/safetensors#format
 """
@@ -48,7 +45,7 @@ class Sink(Protocol):
     """An object with a method `write` for bytes, such as an open file or a `HashedFile`."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Write bytes. The object may read the bytes later, so the caller must not change them."""
+        """Write `data`. The sink may read `data` after this call, so the caller must not change `data`."""
 
 
 def can_write(tensor: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
 
 
 def read_beside(folder: CheckpointFolder) -> Weights:
-    """Read the weights in a checkpoint that belong to no adapter, by name in the model; {} if there are none."""
+    """Read the saved weights that are in no adapter: name in the model -> weight. Return {} if there are none."""
     return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
 
 
@@ -84,9 +84,9 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
     """Return saved adapters under the names of the adapters of a model: adapter name -> weights.
 
-    If the checkpoint has only the adapter `default`, and the given model has only one adapter, the saved adapter gets
-    the name of the adapter of the given model. The reason: transformers saves the only adapter of a model without a
-    name, and such an adapter is read as `default`. In any other case, the names do not change.
+    If `saved` has only the adapter `default`, and the model has only one adapter, return the weights under the name of
+    the model's adapter. Otherwise, return `saved` unchanged. transformers saves a single adapter without its name, and
+    `read_adapters` calls this adapter `default`.
     """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:

@@ -136,7 +136,7 @@ class Inspector:
     def survey(self, directory: Path) -> dict[str, Candidate] | None:
         """Check existence and sizes of the files of all checkpoints in a folder: folder name -> result.
 
-        None if this rank reads no files.
+        If `reads` is False, return None.
         """
         if not self.reads:
             return None
@@ -144,9 +144,9 @@ class Inspector:
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Verify a checkpoint on this rank. Return its problems, and texts about it that the ranks compare.
+        """Verify a checkpoint on this rank. Return its problems, and the result of `_identity`.
 
-        If there are problems, there are no texts. `_identity` returns the texts.
+        If there are problems, the second list is empty.
         """
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:

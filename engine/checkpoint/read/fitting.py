@@ -15,11 +15,11 @@ from .pickled import reason_of
 
 @contextmanager
 def fitting(target: Any, path: Path) -> Iterator[None]:
-    """Load a state of the file `path` into `target` inside the `with` block.
+    """Raise a `CheckpointError` if the `with` block cannot load a state of the file `path` into `target`.
 
     Raises:
-        CheckpointError: in place of an error in the block, because the state then does not fit `target`. Errors of
-            trainbus, and an error about too little memory, stay as they are.
+        CheckpointError: replaces an error of the block. Errors of trainbus and `torch.OutOfMemoryError` are not
+            replaced.
     """
     try:
         yield

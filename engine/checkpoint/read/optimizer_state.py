@@ -68,9 +68,11 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load a saved state into the optimizer of the run.
 
-    An optimizer state numbers the parameters in the order of the parameter groups. For example, the groups of the saved
-    run differ from the groups of the run if `weight_decay` was 0 and is 0.1 now. If the groups differ and no callback
-    builds the optimizer, the function divides the parameters into the saved groups.
+    An optimizer state numbers the parameters in the order of the parameter groups. If `weight_decay` was 0 in the saved
+    run and is 0.1 now, the groups of the two runs differ:
+
+    - If no callback built the optimizer, the function divides its parameters into the groups of the saved run.
+    - If a callback built the optimizer, the function converts the saved state to the groups of the optimizer.
 
     Args:
         run: the run.
@@ -134,7 +136,7 @@ def _regroup(run: ResumableRun, sizes: list[int], path: Path) -> None:
     """Divide the parameters of the optimizer of the run into groups of the saved sizes.
 
     Raises:
-        CheckpointError: if the groups do not have these sizes, with or without weight decay.
+        CheckpointError: if `saved_groups` finds no groups with these sizes.
     """
     own = [group["params"] for group in run.optimizer.param_groups]
     groups = saved_groups(own, sizes, partial(run.services.parameter_groups, run.model))

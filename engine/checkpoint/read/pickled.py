@@ -1,7 +1,7 @@
 """Reading pickled files of other libraries. No code in the files runs.
 
-The weights-only unpickler of torch reads the files. It builds tensors and plain values, and refuses to call any other
-function.
+The weights-only unpickler of torch reads the files. It builds tensors and plain values. If a file asks for a function
+or class that is not allowed, reading raises a `CheckpointError`.
 """
 
 from __future__ import annotations

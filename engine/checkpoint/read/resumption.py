@@ -42,7 +42,7 @@ class FreshStart:
         """Return the trainer state, run plan and data position with which training starts. Also set the run id.
 
         Args:
-            plan: the run plan of a new run with the arguments `run.args`.
+            plan: the run plan that `run.args` give for a training from step 0. A `Resumption` may return another plan.
         """
         self.run.run_id = self._new_run_id()
         return self._state(TrainerState(), plan), plan, Position()
@@ -165,10 +165,10 @@ class Resumption(FreshStart):
         restore_stops(self.run, stops, owners, same_length=same)
 
     def _own(self) -> dict[str, Any]:
-        """Read the values of this rank, such as RNG states and loader position; {} if the checkpoint has none.
+        """Read the values that only this rank saved, such as RNG states and loader position; {} if there are none.
 
         Raises:
-            CheckpointError: if the checkpoint has RNG states of no rank, and the argument `resume_partial` is False.
+            CheckpointError: if the checkpoint lacks the RNG states of all ranks, and `resume_partial` is False.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files

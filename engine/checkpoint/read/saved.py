@@ -113,10 +113,10 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def is_listed(self) -> bool:
-        """Whether a manifest lists the files of the checkpoint with their hashes. False if it cannot be read.
+        """Whether a manifest lists the files of the checkpoint with their hashes. False if no manifest can be read.
 
-        Checkpoints of other libraries and of format 1 have no hashes. Their trainer state, the headers of their
-        safetensors files and the checksums in their torch files are checked. Other damage is not found.
+        Checkpoints of other libraries and of format 1 have no hashes, so `problems` does not find all damage in them.
+        For example, it reads only the headers of their safetensors files.
         """
         try:
             return self.digests is not None
@@ -234,7 +234,10 @@ class SavedCheckpoint(CheckpointFolder):
         return self.callbacks_and_owners()[0]
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read two dicts by callback id: the callback states, and the result of `owner_of` for each callback."""
+        """Read two dicts by callback id: the callback states, and the class and settings of each callback.
+
+        The function `owner_of` describes the values of the second dict.
+        """
         found = self._of_callbacks
         return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
 

@@ -73,8 +73,8 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
     If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
-    and weights. With `full`, each `.safetensors` file must also have a valid header, and each zip file of torch valid
-    checksums.
+    and weights. With `full=True`, the function also checks the header of each `.safetensors` file, and the checksums in
+    each zip file of torch.
 
     Args:
         folder: the checkpoint.
@@ -90,7 +90,7 @@ def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, 
 def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Return the problems of a checkpoint as `problems_of` does, but do not check the name of the folder.
 
-    `problems_of` reports the hidden name of an unfinished write.
+    If the name begins with `.tmp-checkpoint`, `problems_of` reports only that the write was not finished.
     """
     try:
         return _damage(folder, full, check, read)
@@ -126,7 +126,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> l
 def _native_file(path: Path) -> str:
     """Return the name of a file that only trainbus writes; an empty string if the folder `path` has no such file.
 
-    If a folder has such a file and no manifest, the manifest of the folder is lost.
+    A folder with such a file must also have a manifest. If the manifest is missing, the checkpoint is damaged.
     """
     names = sorted(file.name for file in path.iterdir())
     # Some users keep the arguments of transformers as JSON beside the pickled ones.
@@ -135,9 +135,9 @@ def _native_file(path: Path) -> str:
 
 
 def link_target_outside(path: Path, name: str) -> str:
-    """Return the target of the file `name`; an empty string if the target is inside the folder `path`.
+    """Return the link target of the file `name` if it is outside of the folder `path`; otherwise an empty string.
 
-    If links form a cycle, return the path of the file.
+    The link may be the file itself, or a folder above the file. If links form a cycle, return `path / name`.
     """
     file = path / name
     try:
@@ -159,9 +159,9 @@ def _links_to_outside(path: Path) -> list[str]:
 
 
 def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
-    """Return the problem if `name` is not a file of the size in the digest `written`; else an empty string.
+    """Check that `name` is a file with the size in the digest `written`. The content is not read.
 
-    The contents of the file are not read.
+    Return the problem, or an empty string. Also return an empty string if `check` lets the file be missing.
     """
     file = path / name
     try:

@@ -36,7 +36,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
     - If `own` is empty, the values of the lowest rank that saved replace `own`.
     - Each loss sum is the mean over the ranks that saved.
-    - The loader position is `position_in_samples(place)`, with the `place` of the lowest rank that saved.
+    - The loader position comes from the lowest rank that saved, without entries that depend on the batch size.
 
     With `save_on_each_node`, only the ranks that saved on this machine count.
 

@@ -72,7 +72,7 @@ class BackgroundWriter:
 
     @property
     def done(self) -> bool:
-        """Whether the task of the last `submit` has finished. After `wait`, False until the next task has finished."""
+        """Whether the task of the last `submit` has finished. False if there is no task, such as after `wait`."""
         return self._task is not None and self._task.done()
 
     def finished_at(self, step: int) -> bool:

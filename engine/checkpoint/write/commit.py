@@ -32,7 +32,7 @@ class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
-        """Write into `file`. `thread` must run one task at a time. `Xxh3Digest` does not use `thread`."""
+        """Write into `file`. `thread` must run one task at a time. Only SHA-256 uses `thread`."""
         self._file = file
         self._hashing = Hashing(thread, algorithm)
 

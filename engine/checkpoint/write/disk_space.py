@@ -29,9 +29,8 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 def bytes_needed(model: nn.Module, tensors: Files, texts: Mapping[str, str]) -> int:
     """Return the smallest possible size of a checkpoint, in bytes. If less is free on the disk, the save is refused.
 
-    Frozen weights and buffers do not count, because some saves do not write them. For example, the files of an adapter
-    have only the adapter, a hard link can replace a file, and an override of `save_model` can save only a part of the
-    model. The manifest and the names of tensors do not count either.
+    Frozen weights and buffers do not count, because some saves do not write them. For example, a save of an adapter
+    writes only the adapter. The manifest and the names of tensors do not count either.
 
     Args:
         model: the model. Its trained weights count.

@@ -12,7 +12,7 @@ class HostCopies:
     """
 
     def __init__(self) -> None:
-        """Create the object without copies."""
+        """Create the object. It has no copies at first."""
         self._kept: dict[str, torch.Tensor] = {}
         self._used: set[str] = set()
 

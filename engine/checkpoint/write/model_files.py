@@ -89,8 +89,11 @@ def can_be_written_later(model: Any) -> bool:
 def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_size: str | int) -> None:
     """Write a model into a folder with the method `save_pretrained` of the model.
 
-    The function writes the weights itself if the model has no such method, or if the method raises NotImplementedError.
-    The function also does so if the method writes no weights that a run can load.
+    The function writes the weights itself in three cases:
+
+    - The model has no such method.
+    - The method raises NotImplementedError.
+    - The method writes no weights that a run can load.
 
     Args:
         model: the model.

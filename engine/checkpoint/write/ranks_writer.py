@@ -21,8 +21,8 @@ class RanksWriter(BackgroundWriter):
 
     The ranks finish a task at different times. But all ranks must announce `on_commit`, or raise the error of the task,
     at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
-    these steps plus 1. From the due step on, `finished_at` returns True on all ranks. `finished_at` waits while the
-    threads exchange the steps, so that no rank passes the due step before the exchange ends.
+    these steps plus 1: for the steps 10 and 12, the due step is 13. Before the due step, `finished_at` returns False.
+    From the due step on, `finished_at` returns True. While the threads exchange the steps, `finished_at` waits.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class RanksWriter(BackgroundWriter):
     def _agree(self) -> None:
         """Agree with the threads of the other ranks on the due step. `RanksWriter` explains the due step.
 
-        If a collective of the threads fails, the due step of this rank is 0: `finished_at` returns True for every step.
-        The error of the task names the cause.
+        If a collective of the threads fails, the due step of this rank is 0. Then `finished_at` returns True for every
+        step.
         """
         due = 0
         try:

@@ -108,8 +108,8 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
         tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
         gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If True, each CPU tensor
-            is copied into new memory, and then the original is freed. `copies` is not used for these tensors, because
-            it keeps its memory between saves. The next save would then hold the optimizer state twice.
+            is copied into new memory instead of `copies`, and then the original is freed. `copies` keeps its memory
+            between saves, so the next save would hold the optimizer state twice.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():
@@ -174,8 +174,8 @@ _WITHOUT_SAMPLES = ("began", "order", "parts", "workers_epoch")
 def _loader_position(run: SavableRun) -> dict[str, Any]:
     """Return the position of the data loader; an empty dict if it is unknown or the epoch is about to end.
 
-    In a save inside of a step, the loader is after the batches of this step, which a resumed run repeats. The result
-    then does not say which samples are done. The position of the run says it.
+    In a save inside of a step, the result has only the entries in `_WITHOUT_SAMPLES`. A resumed run repeats this step,
+    so it must not skip the batches that the loader has given to the step.
     """
     known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
     place: dict[str, Any] = run.train_dataloader.resume_state() if known else {}
@@ -185,7 +185,7 @@ def _loader_position(run: SavableRun) -> dict[str, Any]:
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return gradient norm and learning rate of the last step, for logs before the first step of a resumed session."""
+    """Return gradient norm and learning rate of the last step. A resumed run restores both values."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,

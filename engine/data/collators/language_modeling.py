@@ -203,8 +203,8 @@ class DataCollatorForLanguageModeling(CheckedKeywords):
 def _word_begins(offsets: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
     """Return True for each token that is the first of a word, shape (rows, tokens), bool.
 
-    A special token is never the first of a word. Any other token is the first of a word, with one exception: the
-    previous token is not special, and no character is between the two tokens in the text.
+    A token continues a word if the previous token is not special and no character is between the two in the text. The
+    result is False for special tokens and for tokens that continue a word. It is True for all other tokens.
 
     Args:
         offsets: for each token, the index of its first character in the text, and the index after its last character;

@@ -70,7 +70,7 @@ class DataCollatorWithPadding(Padding):
 
 @dataclass
 class DataCollatorForTokenClassification(Padding):
-    """Pads samples, and the labels of their tokens to the same length."""
+    """Pads samples, and pads the labels of their tokens to the same length."""
 
     tokenizer: Any
     """Pads the samples. Labels are padded on its `padding_side` too."""

@@ -256,7 +256,8 @@ def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> No
     Args:
         tensor: the tensor, which is changed in place. Positions without a new value keep their old value.
         spans: the values of each row.
-        side: the side of a row that gets no new values, 'right' or 'left'.
+        side: the side of the padding. 'right': the new values begin at the left end of a row. 'left': the new values
+            end at the right end of a row.
     """
     view = tensor.numpy()
     width = view.shape[1]

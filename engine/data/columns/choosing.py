@@ -162,7 +162,7 @@ class ColumnDataset:
 class ColumnCollator:
     """A collator that makes a batch from columns.
 
-    If columns cannot give exactly the same batch as the samples, the collator makes the batch from the samples.
+    If columns could give another batch than the samples, or are slower, the collator makes the batch from the samples.
     """
 
     collator: Collator

@@ -15,9 +15,9 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """The error for a batch that columns cannot make exactly.
+    """The error for a batch that must be made from samples, because columns could make another batch or be slower.
 
-    The caller then makes the batch from the samples, which raises the errors of the user's dataset or collator.
+    The code that catches the error makes the batch from the samples.
     """
 
 
@@ -57,19 +57,18 @@ class BatchRows:
         return samples
 
     def proved(self, what: Hashable, fast: Callable[[], Any], slow: Callable[[list[Any]], Any]) -> Any:
-        """Return the batch that `fast` makes. Compare the first batch of each kind with the batch that `slow` makes.
+        """Return the batch that `fast` makes. For the first batch of each kind, check that `slow` makes the same batch.
 
-        The comparison protects against versions of datasets and transformers that make other batches than the versions
-        that trainbus was tested with.
+        With some versions of datasets or transformers, the two batches might differ.
 
         Args:
-            what: the operation that makes the batch, such as padding, and the options of the operation. `what` and the
-                property `kind` together are the kind of the batch.
+            what: the operation that makes the batch, such as padding, and the options of the operation. Two batches
+                are of the same kind if `what` and the property `kind` are equal.
             fast: makes the batch from columns.
             slow: makes the batch from the samples.
 
         Raises:
-            NotColumnar: if the two compared batches of this kind differ, or if the columns cannot make this batch.
+            NotColumnar: if the check of this kind found a difference, or if the columns cannot make this batch.
         """
         kind = (what, self.kind)
         if _PROVED.get(kind) is False:

@@ -78,8 +78,9 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a row of a column
-                without text is null, or its values are not bool, float32, float64 or integers. Also for uint64.
+            NotColumnar: in three cases. `datasets` decodes the values of the column, such as images. A row of a column
+                without text is null. The values of a column without text are uint64, or are not bool, integers, float32
+                or float64.
         """
         if name in self._others:
             raise NotColumnar

@@ -24,7 +24,7 @@ class PersistentLoaders:
     """
 
     def __init__(self) -> None:
-        """Create the object without loaders."""
+        """Create the object. It has no loaders at first."""
         self._loaders: dict[str, tuple[Any, KeptLoader]] = {}
         self._saved: dict[str, dict[str, Any]] = {}
 
@@ -51,7 +51,7 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remove all loaders, and store the result of the method `state_dict`.
+        """Remove all loaders, and store `state`: the RNG states that the method `state_dict` returned.
 
         The method `keep` passes the stored RNG states to the loaders that it stores later.
         """

@@ -1,4 +1,4 @@
-"""The persistent workers of one loader: the epoch in which they started, and the RNG states with which they start."""
+"""The persistent workers of one loader, with the epoch of their samples and their RNG states."""
 
 from __future__ import annotations
 

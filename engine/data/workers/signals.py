@@ -17,8 +17,7 @@ from contextlib import contextmanager
 def block_sigterm() -> Iterator[None]:
     """Block SIGTERM in this thread during a `with` block, in which workers start. On Windows, do nothing.
 
-    Workers inherit the block, so that a SIGTERM does not end them. Threads of the workers inherit it too. For example,
-    OpenTelemetry, a dependency of wandb, starts a thread in each forked process.
+    The workers and their threads inherit the block, so that a SIGTERM does not end them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -67,7 +67,7 @@ class WorkerCollator:
 
 @dataclass
 class WorkerInit:
-    """The `worker_init_fn` of training loaders and persistent workers: seeds a worker, then restores `states`."""
+    """The `worker_init_fn` of training loaders and persistent workers: sets seed, dataset epoch and RNG states."""
 
     workers: int
     """Number of workers of the loader."""
