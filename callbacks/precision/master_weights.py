@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -60,10 +62,9 @@ class KnownWeights:
     def __init__(self) -> None:
         """Create the object without hashes."""
         self._hashes: dict[str, int] = {}
-        try:
+        self._xxhash: Any = None
+        with suppress(ImportError):
             self._xxhash = import_module("xxhash")
-        except ImportError:
-            self._xxhash = None
 
     def note(self, name: str, weight: torch.Tensor) -> None:
         """Store the hash of a weight that equals its rounded master weight."""
