@@ -95,9 +95,21 @@ class MemoryWatch(TorchDispatchMode):
         return made
 
     def alive(self) -> int:
-        """Return the bytes of all live storages. A storage may have been resized since its creation."""
+        """Return the bytes of the memory of all live storages.
+
+        A storage may have been resized since its creation. Several storages may share memory. DeepSpeed's weights do
+        so. Shared memory counts once.
+        """
         held = [storage for found in self.storages.values() if (storage := found()) is not None]
-        return sum(storage.nbytes() for storage in held)
+        return sum({_address(storage): storage.nbytes() for storage in held}.values())
+
+
+def _address(storage: Any) -> int:
+    """Return the address of the memory of a storage. Torch refuses the address of some storages: use their number."""
+    try:
+        return int(storage.data_ptr())
+    except RuntimeError:
+        return -int(storage._cdata)
 
 
 def size_of(tensors: Iterable[Any]) -> int:

@@ -236,7 +236,7 @@ class PushToHub(Callback):
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
-    """The action when a push fails. Default: log a warning and continue the training."""
+    """The action if the repository cannot be created. With each value, a failed push in the background only warns."""
     publisher: Repository = field(init=False, repr=False, compare=False)
     """The object that pushes. `trainer.push_to_hub()` also uses this object."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,8 +58,8 @@ class RaySearch:
         # By default, Ray also leaves out trials with an infinite objective.
         best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope, filter_nan_and_inf=True)
         objective = None if best is None else best.last_result.get("objective")
-        # Ray returns a single trial without a look at its objective.
-        if objective is None or (scope == "last" and objective != objective):
+        # With any scope, Ray returns a single trial without a look at its objective.
+        if objective is None or not math.isfinite(objective):
             raise TrainbusError(
                 "The search has no best trial, because no trial completed with a finite objective. Read the errors of "
                 "the trials above. If a trial has no error, its objective is NaN or infinite."

@@ -65,8 +65,8 @@ class Capsule(Callback):
     """A step fails if its loss or gradient norm is more than this many times the median of the 50 previous steps."""
     limit: int = 2
     """The largest number of capsules of each rank in the output folder. After this number of capsules, a session writes
-    no more. To stay within the limit, a new capsule replaces the oldest capsule of an earlier session. If consecutive
-    steps fail, the callback writes a capsule only for the first of these steps."""
+    no more. A write that fails does not count. To stay within the limit, a new capsule replaces the oldest capsule of
+    an earlier session. If consecutive steps fail, the callback writes a capsule only for the first of these steps."""
     max_gigabytes: float = 8.0
     """The largest size of the weights and batches of a capsule, in units of 10^9 bytes. The callback does not write a
     larger capsule. In the automatic callback of a trainer, the value is 1."""
@@ -80,6 +80,7 @@ class Capsule(Callback):
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
     _handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
+    _tried: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _written: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class Capsule(Callback):
     def on_setup(self, run: Run) -> None:
         self.on_close()
         if run.mode == "train" and not (self.automatic and not _is_free(run)):
-            self._written = []
+            self._tried, self._written = [], []
             self._capture = StepCapture(self.spike, self.automatic, self._write, self.on_close)
             self._handle = run.bus.attach(self._capture)
 
@@ -118,9 +119,10 @@ class Capsule(Callback):
             handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
-        """Write a capsule, if this session has tried to write fewer than `limit` capsules.
+        """Write a capsule, if this session has written fewer than `limit` capsules and has not tried this step before.
 
         If the write fails, the method logs a warning and raises no error, so that the error of the step stays visible.
+        After `limit` such warnings, it logs later ones as INFO.
 
         Args:
             run: the run.
@@ -133,9 +135,10 @@ class Capsule(Callback):
         name = f"step-{step}" + ("" if ranks.single_process else f"-rank-{ranks.rank}")
         folder = run.args.output_path / FOLDER / name
         capture = self._capture
-        if capture is None or len(self._written) >= self.limit or name in self._written:
+        if capture is None or len(self._written) >= self.limit or name in self._tried:
             return
-        self._written.append(name)
+        level = logging.WARNING if len(self._tried) - len(self._written) < self.limit else logging.INFO
+        self._tried.append(name)
         hidden = folder.with_name(f".{name}.{os.getpid()}")
         try:
             write_capsule(
@@ -150,21 +153,23 @@ class Capsule(Callback):
             hidden.rename(folder)
         except (OSError, CheckpointError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
-            logger.warning("Step %d fails (%s), and no capsule of it can be written: %s", step, reason, error)
+            logger.log(level, "Step %d fails (%s), and no capsule of it can be written: %s", step, reason, error)
             return
+        self._written.append(name)
         logger.warning("Step %d fails: %s. To repeat the step: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Make room for a new capsule, so that this rank has at most `limit` capsules.
+        """Make room for a new capsule, so that this rank then has at most `limit` capsules.
 
         Delete the oldest capsules of this rank from earlier sessions. Also delete `folder`, the final folder of the new
         capsule, if it exists.
         """
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
-            (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime
+            (path for path in own if path != folder and path.name not in self._written),
+            key=lambda path: path.stat().st_mtime,
         )
-        kept = self.limit - len(self._written)
+        kept = self.limit - len(self._written) - 1
         for path in (*earlier[: max(0, len(earlier) - kept)], folder):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -81,7 +81,8 @@ class MeasureGoodput(Callback):
             return
         # Differences of the monotonic clock, because somebody may set the system clock.
         start_up, self._id = time.time() - self._built, uuid.uuid4().hex[:12]
-        self._began, self._before = time.monotonic() - start_up, _parts(run)
+        # An evaluation before the first step is not start-up. A resumed run repeats an interrupted evaluation here.
+        self._began, self._before = time.monotonic() - start_up, {**_parts(run), "evaluating": 0.0}
         try:
             run.args.output_path.mkdir(parents=True, exist_ok=True)
             self._file = LineFile(run.args.output_path / NAME)
@@ -89,7 +90,7 @@ class MeasureGoodput(Callback):
             logger.warning("The goodput of the run is not measured: %s", error)
             return
         resumes = bool(run.state.global_step or run.session.resume_requested)
-        self._write(run, "start", goodput=VERSION, began=self._built, resumes=resumes)
+        self._write_parts(run, "start", goodput=VERSION, began=self._built, resumes=resumes)
         self._ended = ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, args=(run, ended), name="trainbus-goodput", daemon=True)
         self._thread.start()

@@ -33,6 +33,7 @@ from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
 from ..base.tracker_rows import TOTALS
 from ..stopping.stop_on_signal import Stopped
+from .pace import pace_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,9 @@ class StatusFile(Callback):
     - `preempted`: a signal stopped the run;
     - `failed`: an error ended the run.
 
-    The file also has the steps per second and the costs of this session, the newest value of each metric, and the
-    newest entries of the ledger. Until a resumed session has trained a step, the file has the speed, the costs and the
-    metrics of the previous session.
+    The file also has the steps per second, the remaining time and the costs of this session, the newest value of each
+    metric, and the newest entries of the ledger. The speed and the remaining time are those of the progress bar. Until
+    a resumed session has trained a step, the file has the speed, the costs and the metrics of the previous session.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
@@ -91,7 +92,7 @@ class StatusFile(Callback):
     _newest: str | None = field(default=None, init=False, repr=False, compare=False)
     _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
     _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
+    _start: tuple[int, bool] = field(default=(0, False), init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StatusFile:
@@ -100,7 +101,7 @@ class StatusFile(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._resume_from, self._newest, self._seen = None, None, None
-            self._metrics, self._start = {}, (run.state.global_step, 0.0)
+            self._metrics, self._start = {}, (run.state.global_step, False)
             self._before = self._read(run) if run.session.resume_requested else {}
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
@@ -109,7 +110,7 @@ class StatusFile(Callback):
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
-        self._start = (run.state.global_step, time.monotonic())
+        self._start = (run.state.global_step, True)
         if not run.state.global_step:  # a fresh start
             self._before = {}
         self._write(run, "running")
@@ -201,10 +202,11 @@ class StatusFile(Callback):
         self._seen = seen
 
     def _values(self, run: Run) -> dict[str, Any]:
-        (first, began), now = self._start, time.monotonic()
-        self._next = now + self.seconds
+        first, began = self._start
+        self._next = time.monotonic() + self.seconds
         steps, before = run.state.global_step - first, self._before
-        speed = steps / (now - began) if steps > 0 and began else None
+        pace = pace_of(run) if steps > 0 and began else None
+        speed, left = (None, None) if pace is None else (pace.rate, pace.left)
         costs, metrics = _short(read_costs(run, run.bus.timeline.ranks)), self._metrics
         if not steps and before.get("costs"):
             speed, costs = before.get("steps_per_second"), before["costs"]
@@ -218,6 +220,7 @@ class StatusFile(Callback):
             "epoch": run.state.epoch,
             "steps_in_session": steps,
             "steps_per_second": speed,
+            "seconds_left": left,
             "metrics": metrics,
             "best": _best(run),
             "costs": costs,

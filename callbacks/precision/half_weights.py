@@ -15,7 +15,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...engine.seams import clip_gradients
 from ...events.stages import Stage, order
-from .master_weights import copy_writes
+from .master_weights import KnownWeights, copy_writes
 from .mixed_precision import DTYPES, MixedPrecision
 
 KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -44,6 +44,7 @@ class HalfWeights(MixedPrecision):
     _masters: list[tuple[str, nn.Parameter, nn.Parameter]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
+    _known: KnownWeights = field(default_factory=KnownWeights, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _saved: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -93,8 +94,9 @@ class HalfWeights(MixedPrecision):
 
     @torch.no_grad()
     def _to_weights(self) -> None:
-        for _, weight, master in self._masters:
+        for name, weight, master in self._masters:
             weight.copy_(master)
+            self._known.note(name, weight)
 
     def _clip(self, optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         self._move_gradients()  # a training step may clip before `on_gradients`
@@ -115,6 +117,7 @@ class HalfWeights(MixedPrecision):
             if name in self._saved:
                 master.copy_(self._saved[name])
         self._saved = {}
+        self._known.forget()
 
     @order(Stage.PREPARE)
     def on_save_due(self) -> None:
@@ -125,6 +128,7 @@ class HalfWeights(MixedPrecision):
     def on_close(self) -> None:
         super().on_close()
         self._update_masters()  # the best model or an average may have been loaded
+        self._known.forget()
         for _, weight, master in self._masters:
             weight.grad, weight.data = None, master.data
         undo, self._undo, self._masters = self._undo, [], []
@@ -136,8 +140,10 @@ class HalfWeights(MixedPrecision):
 
         For example, a handler changed some elements, or the run loaded the best model.
         """
-        for _, weight, master in self._masters:
-            copy_writes(master, weight)
+        for name, weight, master in self._masters:
+            if self._known.may_differ(name, weight):
+                copy_writes(master, weight)
+                self._known.note(name, weight)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: master.data for name, _, master in self._masters} or dict(self._saved)

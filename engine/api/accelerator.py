@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.errors import ArgumentError, nearest
 from ..arguments.accelerator_config import AcceleratorConfig
 from ..data.batches import map_tensors
@@ -281,8 +283,13 @@ class Accelerator(GradientMethods):
 
     @property
     def distributed_type(self) -> str:
-        """The type of distributed training: `NO`, `MULTI_CPU`, `MULTI_GPU` or `DEEPSPEED`, as in accelerate."""
-        return self.run.args.distributed_state.distributed_type
+        """The type of distributed training, as in accelerate: `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`.
+
+        `FSDP` is the type of a run on several GPUs that FSDP shards, by an argument or by the callback `FSDP`.
+        """
+        kind = self.run.args.distributed_state.distributed_type
+        sharded = provides(self.run.bus.subscribers.values(), Capability.FSDP)
+        return "FSDP" if sharded and kind == "MULTI_GPU" else kind
 
     @property
     def mixed_precision(self) -> str:

@@ -34,7 +34,7 @@ class DistributedState:
     """The processes of a run, under the names of accelerate's `PartialState`."""
 
     distributed_type: str
-    """`NO`, `MULTI_CPU`, `MULTI_GPU` or `DEEPSPEED`."""
+    """`NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` (several GPUs, sharded by FSDP) or `DEEPSPEED`."""
     num_processes: int
     """The world size."""
     process_index: int
@@ -128,7 +128,8 @@ class HFMethods:
     def distributed_state(self) -> DistributedState:
         """The processes and the device, as accelerate's `PartialState` names them."""
         ranks, args = Ranks.from_environment(), cast(Any, self)
-        kind = "NO" if ranks.single_process else "MULTI_GPU" if args.device.type == "cuda" else "MULTI_CPU"
+        on_gpus = "FSDP" if args.way_to_shard == "fsdp" else "MULTI_GPU"
+        kind = "NO" if ranks.single_process else on_gpus if args.device.type == "cuda" else "MULTI_CPU"
         return DistributedState(
             "DEEPSPEED" if args.deepspeed else kind, ranks.world_size, ranks.rank, ranks.local_rank, args.device
         )

@@ -82,6 +82,10 @@ class QuickStates:
         """The memory of Python's generator at the last read. None if the memory does not have the whole state, for
         example after a draw from the normal distribution that stored a second value."""
 
+    def __reduce__(self) -> tuple[type[QuickStates], tuple[()]]:
+        """Make a copy, also one in another process, read the generators of the process in which it is made."""
+        return type(self), ()
+
     def read(self) -> tuple[Any, ...]:
         """Return the RNG states of Python, numpy and torch as a tuple.
 

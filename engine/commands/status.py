@@ -133,7 +133,10 @@ def _rows(status: dict[str, Any]) -> Any:
         yield "speed", f"{speed:.4g} steps per second in {session}"
     if running and speed and planned:
         age = time.time() - status["time"]
-        left = max(0.0, (planned - steps) / speed - age)
+        expected = status.get("seconds_left")
+        # An earlier release wrote no remaining time. Before the first step of a session, it is unknown.
+        expected = (planned - steps) / speed if expected is None else expected
+        left = max(0.0, expected - age)
         yield "time left", f"about {timedelta(seconds=round(left))}"
     costs = status.get("costs") or {}
     if verdict := costs.get("verdict"):

@@ -14,7 +14,8 @@ from .workload import STATES, Variant, Workload, shards
 
 HALF, FULL = 2.0, 4.0
 DDP_BUCKETS = FULL
-"""Bytes per parameter in the buffers that DDP sends. The buffers hold a second copy of the gradients."""
+"""Bytes per parameter in the buffers that DDP sends. The buffers hold a second copy of the gradients. Half-precision
+weights have half-precision gradients, with half of the bytes."""
 ASSUMED_LAYERS = 32
 """The number of layers if the workload does not set it. Stage 3 holds the whole weights of two layers at a time."""
 DEEPSPEED_LIVE = 1e9
@@ -47,7 +48,8 @@ class MemoryEstimate:
     """Gradients that exist during forward, with gradient accumulation."""
     reduced: float = 0.0
     """Temporary tensors at the end of backward: whole gradients that wait to be reduced. With stage 3 of FSDP, also
-    gathered weights."""
+    gathered weights. With stages 1 and 2 of DeepSpeed, copies of the gradient shard in the update, if they need more
+    memory than the waiting gradients."""
     host: float = 0.0
     """Host memory per GPU, in bytes per parameter of the model. Offloading uses it."""
     sent: float = 0.0
@@ -104,7 +106,8 @@ def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
     """Return the memory per GPU with DDP. With one GPU, return the memory of a single process."""
     base = one_process(variant, workload)
     # An all-reduce sends each gradient twice: a reduce-scatter and an all-gather (ZeRO, section 7.1).
-    return base if workload.gpus == 1 else replace(base, buckets=DDP_BUCKETS, sent=2.0)
+    buckets = HALF if workload.halves_weights else DDP_BUCKETS
+    return base if workload.gpus == 1 else replace(base, buckets=buckets, sent=2.0)
 
 
 def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
@@ -155,6 +158,9 @@ def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
     held = 0.0 if variant.offload else 1.0
     bucket = element * workload.reduce_bucket / workload.params
     weights = element * (share if variant.stage == 3 else 1.0)
+    # Before the update, stages 1 and 2 copy the shard of the gradients to one tensor, and half precision then to
+    # float32. With stage 1, the freed gradients of the other ranks make room for the copy in half precision.
+    copied = (FULL + (element if workload.precision != "fp32" and variant.stage == 2 else 0.0)) * share * held
     moved = FULL * share + FULL * share + states + (weights if variant.stage == 3 else 0.0)
     return replace(
         base,
@@ -166,7 +172,7 @@ def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
         # Stage 3 has one buffer for its shard of the gradients and one from which they are sent.
         buckets=element * share * held + bucket if variant.stage == 3 else 0.0,
         work=element * min(1.0, DEEPSPEED_LIVE / workload.params) if variant.stage == 3 else 0.0,
-        reduced=0.0 if variant.stage == 3 else bucket,
+        reduced=0.0 if variant.stage == 3 else max(bucket, copied),
         accumulated=element * (share * held if variant.stage >= 2 else 1.0) if workload.accumulate > 1 else 0.0,
         host=0.0 if held else moved,
         sent={1: 2.0, 2: 1.0 + workload.accumulate, 3: 3.0 * workload.accumulate}[variant.stage],

@@ -143,7 +143,13 @@ def _is_in_memory(dataset: Any) -> bool:
     """
     if type(dataset) is Subset:
         return _is_in_memory(dataset.dataset)
-    if isinstance(dataset, (list, tuple)):
-        return all(isinstance(row, (Mapping, tuple, list)) for row in islice(dataset, 1))
+    if type(dataset) in (list, tuple):  # a subclass may have its own `__getitem__`
+        return all(_is_plain_row(row) for row in islice(dataset, 1))
     arrow = type(dataset).__module__ == "datasets.arrow_dataset" and dataset.format["type"] != "custom"
     return arrow or type(dataset) is TensorDataset
+
+
+def _is_plain_row(row: Any) -> bool:
+    """Return True only for a mapping, tuple or list whose class is not of the user."""
+    library = type(row).__module__.partition(".")[0] in ("builtins", "collections", "transformers")
+    return isinstance(row, (Mapping, tuple, list)) and (library or hasattr(row, "_fields"))

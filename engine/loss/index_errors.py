@@ -5,14 +5,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import SequentialSampler
 
 from ...events.activity import EVALUATION, PREDICTION, activity_of
 from ...events.errors import DataError, note
-from ..data.batches import IGNORED_LABEL, rows_of
+from ..data.batches import IGNORED_LABEL, map_tensors, rows_of
 from ..data.build import order_of
 from ..data.loader import Loader
 from ..data.samplers import BatchedSampler, ShuffledSampler
@@ -48,10 +48,18 @@ class OutOfRange(NamedTuple):
     @property
     def rows(self) -> list[int]:
         """The positions along the first dimension at which an index is out of range; `[0]` if `indices` is a scalar."""
+        return self.positions(0)
+
+    def positions(self, dimension: int) -> list[int]:
+        """Return the positions along a dimension at which an index is out of range; `[0]` if `indices` is a scalar."""
         wrong = (self.indices < 0) | (self.indices >= self.limit)
         if self.ignored is not None:
             wrong &= self.indices != self.ignored
-        return wrong.reshape(wrong.shape[0], -1).any(1).nonzero().flatten().tolist() if wrong.dim() else [0]
+        if not wrong.dim():
+            return [0]
+        wrong = wrong.transpose(0, dimension)
+        found: list[int] = wrong.reshape(wrong.shape[0], -1).any(1).nonzero().flatten().tolist()
+        return found
 
 
 def out_of_range(error: BaseException) -> OutOfRange | None:
@@ -123,7 +131,7 @@ def _rows_in_sample(run: Run) -> int:
 
 
 def _message(run: Run, found: OutOfRange, error: BaseException) -> str:
-    return message_of(found, *_place(run, found, activity_of(error) or run.activity.name))
+    return message_of(found, *_place(run, found, error))
 
 
 def message_of(found: OutOfRange, where: str, samples: str) -> str:
@@ -153,45 +161,81 @@ _LABEL_REMEDY = "Set the number of classes of the model to {least} or more, or c
 _INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {least} or more."
 
 
-def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
+def _place(run: Run, found: OutOfRange, error: BaseException) -> tuple[str, str]:
     """Return two texts for an error: one names the batch, the other names its samples with an index out of range.
 
     Args:
         run: the run.
         found: the labels or input ids of the batch.
-        activity: what the process did at the time of the error, such as `EVALUATION`.
+        error: the index error.
     """
+    activity = activity_of(error) or run.activity.name
     evaluates = activity in (EVALUATION, PREDICTION)
-    batch = None if evaluates else run.batch
-    size = None if batch is None else rows_of(batch)
-    rows = rows_in_batch(found, size)
-    samples = f"samples {_listed(rows)} of the batch, counted from 0"
     if evaluates:
         name = run.dataset_name
         where = f"a batch of {activity}" + (f" of the dataset {name!r}" if name else "")
-        indices, dataset = _evaluated_indices(run), f"the dataset {name!r}" if name else "the dataset"
+        batch, indices, dataset = _evaluated_batch(error), _evaluated_indices(run), "the dataset"
+        dataset += f" {name!r}" if name else ""
     else:
         where = f"a batch of step {run.state.global_step + 1}"
         of_batch = dataset_indices(run, [run.step.batch_index])
-        indices, dataset = None if of_batch is None else of_batch[0], "the training dataset"
+        batch, indices, dataset = run.batch, None if of_batch is None else of_batch[0], "the training dataset"
+    rows = rows_in_batch(found, batch, None if indices is None else len(indices))
+    if rows is None:
+        return where, f"one or more of the samples {_listed(indices or [])} of {dataset}"
+    samples = f"samples {_listed(rows)} of the batch, counted from 0"
     if indices is not None:
-        named = [indices[row] for row in rows if row < len(indices)]
-        samples += f", which are the samples {_listed(named)} of {dataset}"
+        samples += (
+            f", which are the samples {_listed([indices[row] for row in rows if row < len(indices)])} of {dataset}"
+        )
     return where, samples
 
 
-def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
+def _evaluated_batch(error: BaseException) -> Any:
+    """Return the batch of an evaluation in which an error was raised; None if the traceback does not have it."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.replace("\\", "/").endswith("evaluation/loop.py") and "batch" in frame.f_locals:
+            return frame.f_locals["batch"]
+    return None
+
+
+def rows_in_batch(found: OutOfRange, batch: Any, size: int | None) -> list[int] | None:
     """Return the positions in the batch, from 0, of the samples that have a label or input id out of range.
 
     Args:
         found: the labels or input ids of the batch, with their valid range.
-        size: the number of samples of the batch. If None, each position of the first dimension is a sample.
+        batch: the whole batch, whose shapes show the dimension of the samples. None: unknown.
+        size: the number of samples of the batch. If None, the first dimension of the batch counts the samples.
+
+    Returns:
+        The positions; None if `size` is given, and no shape shows which elements belong to a sample. For example, a
+        packed batch has all samples in one row.
     """
-    rows = found.rows
-    if size and len(found.indices) != size and len(found.indices) % size == 0:
-        # Labels of tokens, flattened to one dimension.
-        return sorted({row // (len(found.indices) // size) for row in rows})
-    return rows
+    known = size is not None
+    size = size if size is not None else None if batch is None else rows_of(batch)
+    if not size or not found.indices.dim():
+        return found.rows
+    shape, shapes = found.indices.shape, _shapes_in(batch) or [found.indices.shape]
+    time_major = any(each[:1] != (size,) == each[1:2] for each in shapes)
+    time_major &= not any(each[:1] == (size,) != each[1:2] for each in shapes if len(each) > 1)
+    if known and not time_major and not any(each[:1] == (size,) for each in shapes):
+        return None
+    if time_major and shape[1:2] == (size,):
+        return found.positions(1)
+    if len(found.indices) == size:
+        return found.rows
+    if len(found.indices) % size:
+        return None if known else found.rows
+    # Labels of tokens, flattened to one dimension.
+    parts = len(found.indices) // size
+    return sorted({row % size if time_major else row // parts for row in found.rows})
+
+
+def _shapes_in(batch: Any) -> list[torch.Size]:
+    """Return the shapes of all tensors in a batch that have a dimension."""
+    shapes: list[torch.Size] = []
+    map_tensors(lambda tensor: shapes.append(tensor.shape), batch)
+    return [shape for shape in shapes if shape]
 
 
 def _listed(numbers: list[int]) -> str:

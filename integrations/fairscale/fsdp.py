@@ -162,7 +162,13 @@ class FairscaleFSDP(ShardedModel):
         return self._wrapped
 
     def _clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        given = {id(weight) for weight in parameters}
+        others = [(weight, weight.grad) for weight in self._wrapped.params_with_grad if id(weight) not in given]
+        for weight, _ in others:  # fairscale clips all weights with a gradient
+            weight.grad = None
         norm: torch.Tensor = self._wrapped.clip_grad_norm_(max_norm or inf)  # infinity only measures
+        for weight, gradient in others:
+            weight.grad = gradient
         return norm
 
     @order(Stage.PREPARE)

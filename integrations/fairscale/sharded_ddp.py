@@ -228,10 +228,10 @@ class _Gradients:
         }
 
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip gradients that are sharded over the ranks, and return the total norm before clipping.
+        """Clip gradients that are sharded over the ranks, and return their total norm before clipping.
 
         Each rank receives the norm of every gradient, and combines the norms in the same order as torch. So the total
-        norm equals the total norm of torch bit for bit.
+        norm equals the total norm of torch bit for bit. All ranks must pass the same parameters.
 
         Raises:
             ArgumentError: if the gradients of this step are not averaged yet. They are averaged after `training_step`.
@@ -241,17 +241,19 @@ class _Gradients:
                 "ShardedDDP averages the gradients after `training_step`, so a training step cannot clip them. Set "
                 "`max_grad_norm`, or call `accelerator.clip_grad_norm_` in a handler of `on_gradients`."
             )
-        if not self.used:
+        given = {id(parameter) for parameter in parameters}
+        used = [parameter for parameter in self.used if id(parameter) in given]
+        if not used:
             return torch.zeros((), device=self.run.device)
         norms = [
             parameter.new_zeros(())
             if parameter.grad is None or id(parameter) not in self.measured
             else torch.linalg.vector_norm(parameter.grad)
-            for parameter in self.used
+            for parameter in used
         ]
         total: torch.Tensor = torch.linalg.vector_norm(self.ranks.sum(torch.stack(norms)))
         if max_norm > 0:
-            nn.utils.clip_grads_with_norm_([p for p in self.used if p.grad is not None], max_norm, total)
+            nn.utils.clip_grads_with_norm_([p for p in used if p.grad is not None], max_norm, total)
         return total
 
 

@@ -18,6 +18,7 @@ import torch
 from support.trainers import net_trainer
 from trainbus import Callback, Capsule, Stage, order
 from trainbus.callbacks.base.step_capture import TRIED, StepCapture
+from trainbus.callbacks.monitor import capsule as capsule_module
 from trainbus.engine.commands.main import main
 from trainbus.events import ArgumentError
 
@@ -242,3 +243,25 @@ def test_the_folder_keeps_the_capsules_of_the_last_session(program: Any) -> None
     with pytest.raises(ValueError, match="too large"):
         program("error")
     assert Path("out/capsules", own[0], "capsule.json").stat().st_mtime_ns > written
+
+
+def test_a_write_that_fails_does_not_count_towards_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "capsules/step-90"
+    old.mkdir(parents=True)
+    write, full = capsule_module.write_capsule, [True, True, False]
+
+    def write_or_fail(*given: Any) -> None:
+        if full.pop(0):
+            raise OSError(28, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr(capsule_module, "write_capsule", write_or_fail)
+    trainer = net_trainer(tmp_path, Capsule(), max_steps=30)
+    trainer.on(
+        "on_batch", lambda run, batch: batch["labels"].mul_(1e6 if run.state.global_step in (12, 18, 24) else 1.0)
+    )
+    trainer.train()
+    assert len(full) == 0
+    # One capsule is new. The limit of 2 leaves room for the capsule of the earlier session.
+    assert old.is_dir()
+    assert len([*old.parent.iterdir()]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,7 +15,7 @@ from support.models import Net
 from support.outcomes import same_weights, saved_steps, weights
 from support.trainers import net_trainer
 from trainbus import EMA, Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, Stage, every
-from trainbus.callbacks.precision import master_weights
+from trainbus.callbacks.precision import half_weights, master_weights
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, NonFiniteError
 
@@ -266,8 +268,11 @@ def test_fp16_scales_what_reaches_the_masters(tmp_path):
 # Elements that the program changes.
 
 
-@pytest.mark.parametrize("weight", [torch.rand(7, 3), torch.rand(3, 7).t(), torch.rand(()), torch.rand(0, 3)])
-@pytest.mark.parametrize("chunk", [1, 5, 2**24])
+@pytest.mark.parametrize(
+    "weight",
+    [torch.rand(7, 3), torch.rand(3, 7).t(), torch.rand(()), torch.rand(0, 3), torch.rand(5, 2), torch.rand(8, 4)],
+)
+@pytest.mark.parametrize("chunk", [1, 5, 6, 2**24])
 def test_only_changed_elements_reach_the_master_weight(monkeypatch, weight, chunk):
     monkeypatch.setattr(master_weights, "CHUNK", chunk)
     master, half = nn.Parameter(weight.clone()), weight.to(BF16)
@@ -327,3 +332,56 @@ def test_a_change_between_two_steps_stays(tmp_path, others):
     resumed.train(resume_from_checkpoint=True)
     assert same_weights(weights(resumed.model), weights(unbroken.model))
     assert abs(unbroken.model.head.weight[0, 0].item() - 3.0) < 0.5
+
+
+def write_data(weight):
+    weight.data[0, 0] = 3.0
+
+
+def swap_rows(weight):
+    weight.data[:2] = weight.data[[1, 0]]
+
+
+def write_numpy(weight):
+    weight.detach().view(torch.int16).numpy()[0, 1] = 0x4040  # 3.0
+
+
+def replace_data(weight):
+    weight.data = weight.data * 2
+
+
+def make_not_contiguous(weight):
+    weight.data = weight.data.t().contiguous().t()
+    weight.data[0, 0] = 3.0
+
+
+WRITES = [write_data, swap_rows, write_numpy, replace_data, make_not_contiguous]
+
+
+@pytest.mark.parametrize("hashed", [True, False], ids=["with xxhash", "without xxhash"])
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+def test_a_write_that_no_version_counter_counts_stays(tmp_path, monkeypatch, write, hashed):
+    if not hashed:
+        monkeypatch.setitem(sys.modules, "xxhash", None)
+
+    def train(writes=True):
+        built = net_trainer(tmp_path, HalfWeights())
+        weight = built.model.blocks[0].linear.weight
+        built.on("on_step_end", lambda: write(weight) if writes else None, once=3)
+        built.train()
+        return weights(built.model)
+
+    found, without = train(), train(writes=False)
+    monkeypatch.setattr(master_weights.KnownWeights, "may_differ", lambda *unused: True)
+    compared = train()
+    assert same_weights(found, compared)
+    assert not same_weights(found, without)
+
+
+def test_weights_without_a_write_are_not_compared(tmp_path, monkeypatch):
+    pytest.importorskip("xxhash")
+    compared = []
+    monkeypatch.setattr(half_weights, "copy_writes", lambda master, weight: compared.append(weight))
+    built = net_trainer(tmp_path, HalfWeights(), max_steps=6)
+    built.train()
+    assert len(compared) == len([*built.model.parameters()]), "only before the first update"

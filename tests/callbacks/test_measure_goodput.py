@@ -80,6 +80,20 @@ def test_the_parts_of_a_session_add_up() -> None:
     }
 
 
+def test_an_evaluation_before_the_first_step_is_not_start_up(tmp_path: Path) -> None:
+    trainer = net_trainer(tmp_path, eval_on_start=True, eval_strategy="epoch", save_steps=3, max_steps=3)
+    trainer.on("on_evaluate_begin", lambda: time.sleep(0.3), once=True)
+    trainer.train()
+    found = read_goodput(tmp_path)
+    assert found is not None
+    [row] = found.to_dict()["sessions"]
+    assert 0.3 <= row["evaluating"] < row["seconds"]
+    assert sum(row[part] for part in PARTS) == pytest.approx(row["seconds"])
+    records = [{**start("a", 0, 100.0, False), "evaluating": 0.5}, moment("a", "end", 10, 13.0)]
+    [row] = goodput_of(records).to_dict()["sessions"]
+    assert (row["start_up"], row["evaluating"], row["productive"]) == (1.5, 1.0, 13 - 1.5 - 3.5)
+
+
 def test_work_after_the_checkpoint_is_lost_also_over_several_sessions() -> None:
     first = [start("a", 0, 100.0, False), moment("a", "save", 10, 12.0), moment("a", "beat", 17, 19.0)]
     second = [start("b", 10, 130.0), moment("b", "beat", 14, 8.0)]

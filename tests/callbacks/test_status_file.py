@@ -6,8 +6,10 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +21,7 @@ from support.callbacks import Boom, stop_at
 from support.checkpoints import names_in
 from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
+from trainbus.callbacks.monitor.pace import pace_of
 from trainbus.callbacks.monitor.status_file import exit_code, replace
 from trainbus.engine.commands.main import main
 from trainbus.engine.commands.status import read_status
@@ -191,6 +194,28 @@ def session_of(folder: Path, *callbacks: Any, steps: int = 6, fails: bool = Fals
     with pytest.raises(ZeroDivisionError) if fails else nullcontext():
         built.train(resume_from_checkpoint="auto")
     return read_status(folder)
+
+
+def test_the_status_has_the_speed_and_the_remaining_time_of_the_progress(tmp_path: Path, capsys: Any) -> None:
+    built = net_trainer(tmp_path, StatusFile(), Checkpoint(at(6)), eval_strategy="steps", eval_steps=2, max_steps=400)
+    built.on("on_evaluate_begin", lambda: time.sleep(0.3))
+    found: list[Any] = []
+
+    def look(run: Any) -> None:
+        if run.state.global_step == 6:
+            found.append((pace_of(run), status_in(tmp_path)))
+            main(["status", str(tmp_path)])
+
+    built.on("on_step_begin", look)
+    built.on("on_step_end", stop_at(7))
+    built.train()
+    [(pace, status)] = found
+    assert pace.rate > 3 * 6 / pace.seconds, "the evaluations take most of the time"
+    assert status["steps_per_second"] == pytest.approx(pace.rate, rel=0.5)
+    assert status["seconds_left"] == pytest.approx(pace.left, rel=0.2)
+    shown = re.search(r"time left +about 0:(\d+):(\d+)", capsys.readouterr().out)
+    assert shown is not None
+    assert 60 * int(shown[1]) + int(shown[2]) == pytest.approx(pace.left, rel=0.2)
 
 
 def test_a_session_without_a_step_keeps_the_figures_of_the_session_before_it(tmp_path: Path, capsys: Any) -> None:

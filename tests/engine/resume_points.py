@@ -100,6 +100,7 @@ def run_of(
     *,
     seed: int = 0,
     attach: Callable[[Any], None] = lambda run: None,
+    eval_dataset: Any = None,
     **args: Any,
 ) -> Any:
     """A trainer of two epochs whose model has dropout, and that logs every second step. `attach` adds its handlers."""
@@ -114,7 +115,8 @@ def run_of(
         **args,
     }
     model = Regression(dropout=0.3, seed=seed)
-    run = regression_trainer(folder, model, args=args, train_dataset=DATA[data](), data_collator=COLLATORS[collator])
+    data_of = {"train_dataset": DATA[data](), "eval_dataset": eval_dataset}
+    run = regression_trainer(folder, model, args=args, **data_of, data_collator=COLLATORS[collator])
     attach(run)
     return run
 

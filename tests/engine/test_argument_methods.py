@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 from trainbus import HubStrategy, OptimizerNames, SchedulerType, Trainer, TrainingArguments
@@ -167,6 +168,24 @@ def test_the_mode_selects_one_of_several_directions(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert TrainingArguments("out").parallel_mode == "distributed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, "MULTI_GPU"),
+        ({"fsdp": True}, "FSDP"),
+        ({"sharding": "stage3"}, "FSDP"),
+        ({"sharding": "stage1"}, "MULTI_GPU"),
+    ],
+)
+def test_the_distributed_type_names_fsdp_on_gpus(arguments, expected, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    args = TrainingArguments("out", use_cpu=True, **arguments)
+    assert args.distributed_state.distributed_type == "MULTI_CPU"
+    monkeypatch.setattr(TrainingArguments, "device", torch.device("cuda", 0))
+    assert args.distributed_state.distributed_type == expected
 
 
 @pytest.mark.parametrize(

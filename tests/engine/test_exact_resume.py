@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from resume_points import COLLATORS, DATA, Stateful, mismatches, run_of
 
 from support.data import CountedRows, points
@@ -91,3 +93,25 @@ def test_a_batch_of_any_type_is_fetched_again(tmp_path: Path) -> None:
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
     for mine, other in zip(again.model.parameters(), whole.model.parameters()):
         assert mine.equal(other)
+
+
+class Noise(torch.utils.data.Dataset):
+    """Rows that each process draws from its own generator."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.randn(3), "labels": torch.zeros(())}
+
+
+def test_the_saved_workers_of_an_evaluation_serve_only_the_first_loader(tmp_path: Path) -> None:
+    def attach(run: Any) -> None:
+        def exchange() -> None:
+            run.eval_dataset = Noise()
+
+        run.on("on_step_end", exchange, once=5)
+
+    setting = {"data": "rows", "collator": "pure", "workers": 1, "dataloader_persistent_workers": True}
+    setting |= {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 8, "attach": attach, "eval_dataset": Noise()}
+    assert mismatches(tmp_path, [3], **setting) == []

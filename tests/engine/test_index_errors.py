@@ -154,6 +154,53 @@ def test_the_error_of_a_stream_names_the_batch(tmp_path):
         run.train()
 
 
+def stacked(dimension: int) -> Any:
+    """Return a collator that stacks samples along a dimension."""
+    return lambda features: {name: torch.stack([row[name] for row in features], dimension) for name in features[0]}
+
+
+def words_of(label: int, word: int) -> list[dict[str, Any]]:
+    """Return 12 samples of 3 words. The middle label and word of sample 6 are given."""
+    made = [{"input_ids": torch.ones(3, dtype=torch.long), "labels": torch.ones(3).long()} for _ in range(12)]
+    made[6]["labels"][1], made[6]["input_ids"][1] = label, word
+    return made
+
+
+@pytest.mark.parametrize(("label", "word"), [(7, 1), (1, 70)], ids=["labels", "input ids"])
+@pytest.mark.parametrize("evaluates", [False, True], ids=["train", "evaluate"])
+@pytest.mark.parametrize("batch", [1, 4, 5])
+@pytest.mark.parametrize("dimension", [0, 1], ids=["samples first", "time first"])
+def test_the_samples_of_flattened_and_time_major_tokens_are_named(dimension, batch, evaluates, label, word, tmp_path):
+    data = words_of(label, word)
+    sizes = {"per_device_train_batch_size": batch, "per_device_eval_batch_size": batch}
+    run = sequential(
+        tmp_path, data, Words(tokens=True), eval_dataset=data, data_collator=stacked(dimension), args=sizes
+    )
+    place = rf"samples {6 % batch} of the batch, counted from 0, which are the samples 6 of the "
+    with pytest.raises(DataError, match=place):
+        run.evaluate() if evaluates else run.train()
+
+
+def test_the_dry_batch_names_the_sample_of_time_major_tokens(tmp_path):
+    args = {"dry_batch": True, "per_device_train_batch_size": 12}
+    run = sequential(tmp_path, words_of(7, 1), Words(tokens=True), data_collator=stacked(1), args=args)
+    with pytest.raises(DataError, match=r"the dry batch, before the first step: samples 6 of the training dataset"):
+        run.train()
+
+
+@pytest.mark.parametrize("evaluates", [False, True], ids=["train", "evaluate"])
+def test_the_samples_of_a_packed_batch_are_named_together(evaluates, tmp_path):
+    data = words_of(7, 1)
+
+    def pack(features: list[Any]) -> Any:
+        return {name: torch.cat([row[name] for row in features])[None] for name in features[0]}
+
+    run = sequential(tmp_path, data, Words(tokens=True), eval_dataset=data[4:8], data_collator=pack)
+    dataset, named = ("the dataset", "0, 1, 2, 3") if evaluates else ("the training dataset", "4, 5, 6, 7")
+    with pytest.raises(DataError, match=rf": one or more of the samples {named} of {dataset}\."):
+        run.evaluate() if evaluates else run.train()
+
+
 def test_input_ids_without_an_embedding_are_named(tmp_path):
     run = sequential(tmp_path, rows({}, ids={6: 12}))
     with pytest.raises(DataError, match=r"The input ids 12 .* samples 6 of the training .* 10 embeddings.*13"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -102,6 +104,23 @@ def test_an_evaluation_of_the_training_data(tmp_path: Path) -> None:
     assert mismatches(tmp_path, [3, 8], data="rows", collator="torch", attach=attach) == []
     assert seen == [(22, {"eval_loss"})] * len(seen)
     assert len(seen) == 12 + 9 + 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_loader_can_be_copied_and_pickled(copied: Callable[[Loader], Loader], workers: int, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def look(train_dataloader: Loader) -> None:
+        pairs = zip(all_batches(train_dataloader), all_batches(copied(train_dataloader)), strict=True)
+        seen.append(all(one.equal(other) for one, other in pairs))
+
+    run = run_of(tmp_path, "rows", "pure", workers=workers)
+    for loader in (run.get_train_dataloader(), run.get_eval_dataloader(points(8))):
+        look(loader)
+    run.on("on_step_end", look, every=5)
+    run.train()
+    assert seen == [True] * 4
 
 
 class Counting:

@@ -105,6 +105,25 @@ def test_each_variant_needs_the_memory_of_its_formula(name, kept, peak):
     assert (needed.between_steps, needed.peak) == (pytest.approx(kept), pytest.approx(peak))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "between", "peak"),
+    [
+        ("DDP", {"precision": "fp32"}, 16.0, 20.0),
+        ("DDP", {"level": "O2"}, 16.0, 20.07),
+        ("DDP", {"level": "O2", "accumulate": 2}, 16.0, 20.07),
+        ("DeepSpeed 1", {"precision": "fp32"}, 10.0, 16.13),
+        ("DeepSpeed 2", {"precision": "fp32"}, 10.0, 14.13),
+        ("DeepSpeed 1", {}, 8.0, 12.06),
+        ("DeepSpeed 2", {}, 8.0, 12.06),
+    ],
+)
+def test_the_estimate_is_the_measured_memory_of_two_ranks(name, options, between, peak):
+    """Measured with benchmarks/sharded_memory.py. Its model has 16 equal layers."""
+    sizes = {"gpus": 2, "precision": "bf16", "params": 8.4e6, "layers": 16, "reduce_bucket": 8.4e6 / 16, **options}
+    needed = found(name, **sizes)
+    assert (needed.between_steps, needed.peak) == (pytest.approx(between, abs=0.05), pytest.approx(peak, abs=0.15))
+
+
 def test_offloaded_memory_is_host_memory():
     assert found("stage 3 offload").host == 16 / 8
     assert found("DeepSpeed 3 offload", precision="bf16").host == (2 + 4 + 4 + 8) / 8

@@ -160,6 +160,36 @@ class Drawing(torch.utils.data.Dataset):
         return self.rows[index]
 
 
+class DrawingList(list):
+    """A list that counts how often a row is read by its index."""
+
+    def __init__(self) -> None:
+        super().__init__(data())
+        self.read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read += 1
+        return super().__getitem__(index)
+
+
+class DrawingRow(dict):
+    """A row that counts how often a value is read."""
+
+    read = 0
+
+    def __getitem__(self, name: str) -> Any:
+        DrawingRow.read += 1
+        return super().__getitem__(name)
+
+
+def test_code_of_the_user_in_lists_and_rows_is_not_called(tmp_path):
+    listed, rows = DrawingList(), [DrawingRow(row) for row in data()]
+    for dataset in (listed, torch.utils.data.Subset(listed, range(4)), rows):
+        trainer, before = evaluating(tmp_path, eval_dataset=dataset), (listed.read, DrawingRow.read)
+        assert trainer.rehearse_evaluation() is None
+        assert (listed.read, DrawingRow.read) == before
+
+
 def test_the_rehearsal_is_skipped_if_it_would_have_an_effect(tmp_path):
     evaluating(tmp_path, KeepBest("f1", load_at_end=False, save=False), Adds()).train()
     stateful, dataset = Stateful(), Drawing()

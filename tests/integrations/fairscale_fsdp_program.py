@@ -11,7 +11,7 @@ import sys
 import torch
 from ddp_program import no_thread_of_gloo_is_left
 from fake_cuda import install_fake_streams
-from sharding_program import tell, train
+from sharding_program import tell, train, train_with_clipped_part
 
 import trainbus.integrations.fairscale.fsdp as fairscale_fsdp
 from support.sharding import Net, build, data
@@ -81,6 +81,7 @@ def features(top):
     for name in ("ddp", "3"):
         frozen = Freeze("blocks", until=at(4))
         tell(f"{top}/{name}-thawed", *train(f"{top}/{name}-thawed", callbacks=[frozen], **WAYS[name]))
+        tell(f"{top}/{name}-part", *train_with_clipped_part(f"{top}/{name}-part", **WAYS[name]))
         tell(f"{top}/{name}-scaled", *train(f"{top}/{name}-scaled", callbacks=[Scaled()], **WAYS[name]))
         trainer = build(f"{top}/{name}-failed", **WAYS[name])
         fail_in_backward(trainer, 3)

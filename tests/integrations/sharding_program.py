@@ -71,6 +71,18 @@ def train(folder, resume=None, stop_at=None, callbacks=(), **options):
     return trainer, memory
 
 
+def train_with_clipped_part(folder, **options):
+    """Train and clip the gradients of only the last layer, and return the trainer and the norms of these gradients."""
+    trainer, norms = build(folder, max_grad_norm=0, optim="sgd", **options), []
+
+    def clip():
+        norms.append(trainer.accelerator.clip_grad_norm_(trainer.model.end.parameters(), 0.05).item())
+
+    trainer.on("on_gradients", clip)
+    trainer.train()
+    return trainer, norms
+
+
 def tell(folder, trainer, memory=(), **more):
     """Save what a training ended with."""
     trainer.save_model(f"{folder}/final")
@@ -103,6 +115,8 @@ def other_ways(top):
     for one, other in (("ddp", "stage3"), ("stage3", "ddp"), ("stage3", "stage1"), ("simple", "stage2")):
         folder = f"{top}/{one}-to-{other}"
         tell(folder, *train(folder, resume=f"{top}/{one}/checkpoint-4", **WAYS[other]))
+    for name in ("ddp", "simple", "stage1", "stage3"):
+        tell(f"{top}/{name}-part", *train_with_clipped_part(f"{top}/{name}-part", **WAYS[name]))
     for other in ("stage1", "stage3"):
         folder = f"{top}/alone-to-{other}"
         tell(folder, *train(folder, resume=f"{top}/alone/checkpoint-8", **WAYS[other]))

@@ -112,6 +112,10 @@ class TestTwoProcesses:
         assert farthest(weights(f"3-{what}"), weights(f"ddp-{what}")) <= 2e-5
         assert end(f"3-{what}")["norms"] == pytest.approx(end(f"ddp-{what}")["norms"], rel=1e-5)
 
+    def test_the_gradients_of_a_part_of_the_weights_are_clipped(self, end, weights):
+        assert end("3-part")["memory"] == pytest.approx(end("ddp-part")["memory"], rel=1e-4)
+        assert farthest(weights("3-part"), weights("ddp-part")) <= 2e-5
+
     def test_frozen_blocks_are_unfrozen(self, weights):
         assert farthest(weights("3-thawed"), weights("ddp-thawed")) < 1e-3
         assert farthest(weights("ddp-thawed"), weights("ddp")) > 1e-2

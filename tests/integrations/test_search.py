@@ -643,9 +643,9 @@ class RayTune:
         return SimpleNamespace(get_best_trial=lambda **how: self.best(trials, **how))
 
     def best(self, trials, metric, mode, scope, filter_nan_and_inf=True):
-        assert scope == "last"
         if len(trials) == 1:  # as Ray, which does not look at the objective then
             return trials[0]
+        assert scope == "last"
         judged = [each for each in trials if not filter_nan_and_inf or math.isfinite(each.last_result[metric])]
         return {"min": min, "max": max}[mode](judged, key=lambda trial: trial.last_result[metric], default=None)
 
@@ -880,3 +880,11 @@ def test_a_trial_with_the_objective_nan_is_never_the_best(tmp_path, tune, sweeps
 def test_a_search_without_an_objective_that_is_a_number_has_no_best_trial(tmp_path, tune, sweeps, backend, trials):
     with pytest.raises(TrainbusError, match=r"no best trial.* NaN"):
         searching(tmp_path, backend, [math.nan] * trials, "minimize")
+
+
+@pytest.mark.parametrize("objective", [math.nan, math.inf])
+@pytest.mark.parametrize("scope", ["last", "all", "avg"])
+def test_a_single_trial_of_ray_is_the_best_only_with_a_finite_objective(tmp_path, tune, monkeypatch, scope, objective):
+    monkeypatch.setenv("RAY_SCOPE", scope)
+    with pytest.raises(TrainbusError, match=r"no best trial.* NaN"):
+        searching(tmp_path, "ray", [objective], "minimize")

@@ -170,6 +170,11 @@ class TestTwoProcesses:
             assert len(load_values(unbroken / "optimizer.safetensors")["state"]) == len([*Net().parameters()])
             assert same_weights(*(load_file(folder / "model.safetensors") for folder in (unbroken, resumed)))
 
+    @pytest.mark.parametrize("way", ["simple", "stage1", "stage3"])
+    def test_the_gradients_of_a_part_of_the_weights_are_clipped(self, end, weights, way):
+        assert end(f"{way}-part")["memory"] == pytest.approx(end("ddp-part")["memory"], rel=1e-4)
+        assert farthest(weights(f"{way}-part"), weights("ddp-part")) <= 2e-5
+
     def test_an_export_holds_only_the_model(self, runs, tmp_path):
         assert main(["checkpoints", "export", str(runs / "stage3" / "checkpoint-8"), str(tmp_path / "out")]) == 0
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]

@@ -177,8 +177,10 @@ def test_a_plugin_is_described_by_its_own_code(style: str, offer: Any, capsys: A
 def test_a_manifest_is_the_same_in_each_process(offer: Any) -> None:
     """The address of a default and the order of a set differ in each process."""
     offer(
+        "@dataclass(frozen=True)\nclass Rule:\n    allowed: object = (frozenset('abcd'),)\n\n"
         "@dataclass\nclass target(Callback):\n    work: object = lambda: 1\n"
-        "    names: frozenset[str] = frozenset('abcdefgh')\n    def on_log(self): ..."
+        "    names: frozenset[str] = frozenset('abcdefgh')\n    table: tuple = ({'a': frozenset('efgh')},)\n"
+        "    rule: object = Rule()\n    def on_log(self): ..."
     )
     command = "from trainbus.engine.commands.main import main; main(['plugins', 'manifest', 'odd', '--print'])"
     texts = set()
@@ -191,6 +193,8 @@ def test_a_manifest_is_the_same_in_each_process(offer: Any) -> None:
     options = json.loads(texts.pop())["plugins"]["odd"]["options"]
     assert options["work"]["default"] == "<function target.<lambda>>"
     assert options["names"]["default"] == "{'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}"
+    assert options["table"]["default"] == "({'a': {'e', 'f', 'g', 'h'}},)"
+    assert options["rule"]["default"] == "Rule(allowed=({'a', 'b', 'c', 'd'},))"
 
 
 def test_the_help_shows_the_summary_of_a_plugin_as_it_is(offer: Any, capsys: Any) -> None:

@@ -83,7 +83,8 @@ class Session:
         start, end = self.points[0], self.points[-1]
         if self.kept is not None:
             end = [point for point in self.points if point.step <= kept][-1] if self.kept >= first else start
-        rest = end.seconds - start.seconds
+        start_up = max(0.0, start.seconds - sum(start.parts.values()))
+        rest = end.seconds - start_up
         shares = {name: min(max(0.0, end.parts[name]), rest) for name in MEASURED}
         return {
             "began": self.began,
@@ -93,7 +94,7 @@ class Session:
             "last_step": last,
             "lost_steps": last - kept,
             "productive": max(0.0, rest - sum(shares.values())),
-            "start_up": start.seconds,
+            "start_up": start_up,
             **shares,
             "lost": self.seconds - end.seconds,
         }
@@ -187,7 +188,8 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
         record: the first record of the new session.
     """
     step = int(record["step"])
-    new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
+    parts = {name: float(record.get(name, 0.0)) for name in MEASURED}
+    new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]), parts)])
     # A session that starts at step 0 belongs to the same run only if it resumes a run that had not ended: that run had
     # no checkpoint yet, so all its work is lost.
     if not step and not (record["resumes"] and sessions and sessions[-1].ended != "ended"):

@@ -124,7 +124,7 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
         except NoForward as error:
             problem = str(error)
         except Exception as error:
-            failure = _explained(run, error, report)
+            failure = _explained(run, error, batch, report)
         problems = run.ranks.gather_objects(problem or (str(failure) if failure is not None else ""))
     if failure is not None:
         raise failure
@@ -134,7 +134,7 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
     return measured
 
 
-def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
+def _explained(run: Run, error: Exception, batch: Any, report: DryBatchReport) -> Exception:
     """Return the error to raise after the model raised `error` in the dry batch.
 
     The result is a new error with a remedy, or `error` with a note about the dry batch. If memory ran out in a single
@@ -153,9 +153,10 @@ def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
         return explained
     found = out_of_range(error)
     if found is not None and found.rows:
-        places = rows_in_batch(found, len(report.rows))
-        named = [report.rows[place] for place in places if place < len(report.rows)]
-        samples = f"samples {', '.join(map(str, named[:5]))} of the training dataset"
+        places = rows_in_batch(found, batch, len(report.rows))
+        some = "samples" if places is not None else "one or more of the samples"
+        named = report.rows if places is None else [report.rows[at] for at in places if at < len(report.rows)]
+        samples = f"{some} {', '.join(map(str, named[:5]))} of the training dataset"
         explained = DataError(message_of(found, where, samples))
         explained.__cause__ = error
         return explained

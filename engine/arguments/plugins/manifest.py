@@ -50,11 +50,10 @@ def described(plugin: Plugin) -> dict[str, Any]:
 def _default(value: Any) -> str:
     """Return the default of an option as text for a plugin manifest.
 
-    A set is sorted, and memory addresses are removed. So the text of such a default is equal in every process.
+    Sets are sorted, also inside of other values, and memory addresses are removed. So the text of such a default is
+    equal in every process.
     """
-    if isinstance(value, (set, frozenset)):
-        return as_text(value)
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", as_text(value))
 
 
 def _summary(target: Any) -> str:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from ....events.errors import ArgumentError, nearest
@@ -130,9 +130,10 @@ def value_of(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Convert a literal, a trigger or a `Call` to text that `value_of` can parse.
+    """Convert a literal, a trigger or a `Call` to text that `value_of` can parse. Any other value gives its `repr`.
 
-    An empty set becomes `[]`, because Python has no literal for an empty set.
+    An empty set becomes `[]`, because Python has no literal for an empty set. Sets are sorted, also in the fields of a
+    dataclass.
     """
     if isinstance(value, Call):
         return f"{value.name}({', '.join(f'{name}={as_text(each)}' for name, each in value.options.items())})"
@@ -144,6 +145,9 @@ def as_text(value: Any) -> str:
         return f"({', '.join(map(as_text, value))}{',' * (len(value) == 1)})"
     if isinstance(value, (set, frozenset)):  # Python has no literal of an empty set
         return f"{{{', '.join(sorted(map(as_text, value)))}}}" if value else "[]"
+    if is_dataclass(value) and hasattr(type(value).__repr__, "__wrapped__"):  # the `repr` of `dataclass`
+        shown = (f"{each.name}={as_text(getattr(value, each.name))}" for each in fields(value) if each.repr)
+        return f"{type(value).__qualname__}({', '.join(shown)})"
     return repr(value)
 
 

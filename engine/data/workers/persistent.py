@@ -36,8 +36,12 @@ class PersistentLoaders:
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
         """Store the loader of a dataset.
 
-        If `load_state_dict` received RNG states for the dataset name `name`, pass these states to the loader.
+        If `load_state_dict` received RNG states for the dataset name `name`, pass these states to the first loader that
+        is stored under this name. A later loader has another dataset. Its workers draw their seeds, as in an
+        uninterrupted run.
         """
+        if name in self._loaders:
+            self._saved.pop(name, None)
         self._loaders[name] = dataset, loader
         if name in self._saved:
             loader.inherit_workers({"workers": self._saved[name]})
@@ -53,6 +57,6 @@ class PersistentLoaders:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remove all loaders, and store `state`: the RNG states that the method `state_dict` returned.
 
-        The method `keep` passes the stored RNG states to the loaders that it stores later.
+        The method `keep` passes the stored RNG states to the loaders that it stores later, one loader per name.
         """
         self._loaders, self._saved = {}, dict(state)
