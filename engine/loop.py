@@ -96,8 +96,7 @@ class Loop:
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.
             epochs: the maximum number of epochs.
-            batches_per_epoch: number of batches of one rank in an epoch. If `position.length` is not 0, the first epoch
-                has `position.length` batches instead.
+            batches_per_epoch: number of batches of one rank in an epoch. Only used while `position.length` is 0.
             position: the position in the data at which the loop begins. The loop advances the position.
             agree: a function that makes all ranks agree on the raised flags. In a single process, it does nothing.
         """
