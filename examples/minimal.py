@@ -6,6 +6,7 @@ from torch.utils.data import TensorDataset
 
 from trainbus import Trainer, TrainingArguments
 
+torch.manual_seed(0)
 points = torch.randn(2000, 20)
 dataset = TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(2000) > 0).long())
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.shown import first_missing
 from trainbus.engine.commands.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "see_the_run.md"
@@ -20,7 +21,8 @@ def test_the_commands_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    blocks = BLOCK.findall(page)
     (tmp_path / "train.py").write_text(blocks[0][1])
     namespace = {"__name__": "docs"}
     answers = {}
@@ -33,6 +35,9 @@ def test_the_commands_of_the_page_run(
             assert main(shlex.split(line)[1:]) == STATUS.get(line, 0), line
             answers[line] = capsys.readouterr().out
     assert len(answers) == 15
+    outputs = re.findall(r"^```bash\n([^\n]+)\n```\n```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert outputs
+    assert {line: first_missing(shown, answers[line]) for line, shown in outputs} == {line: None for line, _ in outputs}
     assert answers["trainbus report outputs/one outputs/two -o report.html"] == "wrote report.html\n"
     assert answers["trainbus diff outputs/one outputs/one"] == ""
     assert answers["trainbus diff outputs/one outputs/two"].startswith(
