@@ -43,6 +43,9 @@ class Capability(Enum):
     """DeepSpeed's engine makes the steps. `Trainer.is_deepspeed_enabled` reads this capability."""
     FSDP = "trains with PyTorch FSDP2"
     """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads this capability."""
+    KEEPS_GROUPS = "keeps the parameter groups"
+    """Builds the optimizer from the trainer's parameter groups, and does not change which parameters a group has. The
+    trainer then always makes separate groups with and without weight decay, also if `weight_decay` is 0."""
     UPDATES_IN_BACKWARD = "updates the weights in backward"
     """Updates weights during backward, and frees each gradient right after the update. In `on_gradients`, no gradients
     exist."""

@@ -18,6 +18,7 @@ from ...engine.distributed.strategies import Strategy
 from ...engine.optim.build import made_with
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage
 from ..optimizer.schedule_free import has_two_modes
@@ -40,6 +41,7 @@ class ShardedOptimizer(Callback):
 
     stage = Stage.PREPARE
     arguments = ("sharding", "sharding_degree")
+    capabilities = frozenset({Capability.KEEPS_GROUPS})
 
     degree: int | None = None
     """The number of ranks that together hold one copy of the state, such as the ranks of one machine. None: all

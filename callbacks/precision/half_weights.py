@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...engine.seams import clip_gradients
+from ...events.capabilities import Capability
 from ...events.stages import Stage, order
 from .master_weights import KnownWeights, copy_writes
 from .mixed_precision import DTYPES, MixedPrecision
@@ -40,6 +41,7 @@ class HalfWeights(MixedPrecision):
 
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
     instead_of = (MixedPrecision,)
+    capabilities = frozenset({Capability.KEEPS_GROUPS})
 
     _masters: list[tuple[str, nn.Parameter, nn.Parameter]] = field(
         default_factory=list, init=False, repr=False, compare=False

@@ -9,6 +9,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.errors import ArgumentError
 from ..arguments import TrainingArguments
 from ..loss.loss_module import module_of, trainable_of
@@ -87,10 +89,11 @@ class OptimizerMethods(TrainerBase):
         """
         if self.run.optimizer is None:
             args, model = self.args, self.run.model if model is None else model
-            # An override may change one of the groups. A callback that builds the optimizer cannot change the groups
-            # later, and a checkpoint may have both.
-            owned = is_overridden(self, "create_optimizer") or self.run.seams.filled_by("make_optimizer")
-            groups = self._make_groups(model, args.weight_decay, always_split=bool(owned))
+            # An override may change one of the groups. A callback that keeps the groups cannot divide them again for a
+            # checkpoint with other groups.
+            keeps = provides(self.bus.subscribers.values(), Capability.KEEPS_GROUPS)
+            split = keeps or is_overridden(self, "create_optimizer")
+            groups = self._make_groups(model, args.weight_decay, always_split=split)
             given = self.optimizer_cls_and_kwargs
             if given is None and is_overridden(self, "get_optimizer_cls_and_kwargs"):
                 given = self.get_optimizer_cls_and_kwargs(args, model)

@@ -41,8 +41,8 @@ def split_state(
 ) -> Mapping[str, Any]:
     """Divide the parameters of a saved optimizer state into the groups of a run with weight decay.
 
-    Without weight decay, the trainer's groups have other sizes than with weight decay. A callback that builds the
-    optimizer, such as `ShardedOptimizer`, always uses the groups with weight decay.
+    Without weight decay, the trainer's groups have other sizes than with weight decay. If a callback has
+    `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, the trainer always makes the groups with weight decay.
 
     The function changes a state whose groups have the sizes without weight decay, if `sizes` are the sizes with weight
     decay. It returns all other states unchanged. Each new group gets the options of the saved group that has its first

@@ -69,7 +69,7 @@ class DeepSpeed(Callback):
     stage = Stage.PREPARE
     arguments = ("deepspeed",)
     instead_of = (DDP, MixedPrecision)
-    capabilities = frozenset({Capability.DEEPSPEED})
+    capabilities = frozenset({Capability.DEEPSPEED, Capability.KEEPS_GROUPS})
 
     config: dict[str, Any] | str | Path = field(default_factory=dict)
     """DeepSpeed's configuration: a dict, or the path of a JSON file. The callback does not change the dict."""

@@ -21,6 +21,7 @@ from ...callbacks.parallel.wrapping import Wrapping
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 
@@ -54,6 +55,7 @@ class ShardedDDP(Callback):
     stage = Stage.PREPARE
     arguments = ("sharded_ddp",)
     instead_of = (DDP,)
+    capabilities = frozenset({Capability.KEEPS_GROUPS})
 
     _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 

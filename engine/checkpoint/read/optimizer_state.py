@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ....events.capabilities import Capability
+from ....events.composition import provides
 from ....events.errors import CheckpointError
 from ...optim.saved_groups import saved_groups, split_state
 from ..format.files import LACKING
@@ -72,7 +74,8 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     run and is 0.1 now, the groups of the two runs differ:
 
     - If no callback built the optimizer, the function divides its parameters into the groups of the saved run.
-    - If a callback built the optimizer, the function converts the saved state to the groups of the optimizer.
+    - If a callback with `Capability.KEEPS_GROUPS` built the optimizer, the function converts the saved state to the
+      groups of the optimizer.
 
     Args:
         run: the run.
@@ -88,7 +91,7 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
         saved = _saved_groups(state, path)
         _regroup(run, [len(group["params"]) for group in saved], path)
         _check_fit(optimizer, state, saved, path)
-    elif isinstance(state, Mapping) and state.get("param_groups") and hasattr(optimizer, "param_groups"):
+    elif provides(run.bus.subscribers.values(), Capability.KEEPS_GROUPS) and _saved_groups(state, path):
         sizes = [len(group["params"]) for group in optimizer.param_groups]
         state = split_state(state, sizes, partial(run.services.parameter_groups, run.model))
     run.seams.load_optimizer(optimizer, _placed_like_parameters(optimizer, state))
