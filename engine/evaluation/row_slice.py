@@ -47,9 +47,8 @@ def half_width(row_losses: Any, batch_size: int) -> float | None:
 
         1.96 * sqrt(sum(n_j * (b_j - m)**2) / ((k - 1) * n))
 
-    Let v be the variance of the loss of one row. For random batches, the variance of b_j is v / n_j, and the variance
-    of m is v / n. The sum divided by k - 1 estimates v. With batches of equal size, the half width is
-    1.96 * std(b, ddof=1) / sqrt(k).
+    This is 1.96 times the standard error of m, estimated from the variance between the batches. With batches of equal
+    size, it is 1.96 * std(b, ddof=1) / sqrt(k).
 
     Args:
         row_losses: for each row, the mean loss of its batch; shape (rows,), one batch after the other.

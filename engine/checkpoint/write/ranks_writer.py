@@ -1,7 +1,7 @@
 """A writer with one thread on each rank, for checkpoints of several ranks.
 
-A task writes one checkpoint. The ranks finish a task at different times, but all ranks learn at the same step that the
-task is finished.
+A task writes one checkpoint. One rank may finish its task earlier than another rank. All ranks wait until a common step
+before they treat the task as finished.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class RanksWriter(BackgroundWriter):
 
     The threads have their own process group. The training never uses this group.
 
-    The ranks finish a task at different times. But all ranks must announce `on_commit`, or raise the error of the task,
-    at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
+    One rank may finish its task earlier than another rank. But all ranks must announce `on_commit`, or raise the error
+    of the task, at the same step. So the threads exchange the last step that each rank completed. The *due step* is the highest of
     these steps plus 1: for the steps 10 and 12, the due step is 13. Before the due step, `finished_at` returns False.
     From the due step on, `finished_at` returns True. While the threads exchange the steps, `finished_at` waits.
     """
