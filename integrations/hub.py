@@ -354,8 +354,8 @@ class PushToHub(Callback):
         level, self._warned = (logging.INFO if self._warned else logging.WARNING), True
         logger.log(
             level,
-            "The repository on the hub could not be created: %s. Training continues, and each later push tries again. Log "
-            "in with `hf auth login`, or set `HF_ENDPOINT` to the address of the hub. %s",
+            "The repository on the hub could not be created: %s. Training continues, and each push tries again. Log in "
+            "with `hf auth login`, or set `HF_ENDPOINT` to the address of the hub. %s",
             said,
             REMEDY,
         )

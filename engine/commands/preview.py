@@ -110,25 +110,34 @@ def _preview(options: argparse.Namespace) -> int:
     if kept is not None:
         lines = kept.differences(found)
         if options.json:
-            print_json(versioned({"equal": not lines, "differences": lines}))
+            print_json({**versioned({"equal": not lines, "differences": lines}), **_batch_of(shown)})
         else:
             print("\n".join(lines) if lines else f"No difference from {options.against}.")
-        return 2 if lines else status
+            _print_batch(shown)
+        return status or (2 if lines else 0)
     if options.json:
-        print_json({**found.to_dict(), **({"batch": _batch_values(shown.batch)} if shown.batch else {})})
+        print_json({**found.to_dict(), **_batch_of(shown)})
         return status
     if shown.changed is not None and not options.markdown:
         print("\n".join(_comparison(shown, ", ".join(options.changes))))
     else:
         print(found.to_markdown() if options.markdown else found)
-    if shown.batch:
-        print("", shown.batch["report"] or f"Dry batch\n  error: {shown.batch['error']}", sep="\n")
+    _print_batch(shown)
     return status
 
 
-def _batch_values(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return `batch["error"]` and the values of `batch["report"]` for JSON. If the report is None, leave it out."""
-    return {"error": batch["error"], **({} if batch["report"] is None else batch["report"].to_dict())}
+def _print_batch(shown: Previewed) -> None:
+    """Print the report or the error of the dry batch. Without `--batch`, do nothing."""
+    if shown.batch:
+        print("", shown.batch["report"] or f"Dry batch\n  error: {shown.batch['error']}", sep="\n")
+
+
+def _batch_of(shown: Previewed) -> dict[str, Any]:
+    """Return the entry `batch` for JSON: the error, and the values of the report. Without `--batch`, return {}."""
+    batch = shown.batch
+    if not batch:
+        return {}
+    return {"batch": {"error": batch["error"], **({} if batch["report"] is None else batch["report"].to_dict())}}
 
 
 def _hints(args: Any, changes: Iterable[str]) -> list[str]:

@@ -773,6 +773,19 @@ open("trained", "w").close()
     assert main(["preview", "--batch", "--json", "train.py", "broken"]) == 1
     batch = json.loads(capsys.readouterr().out)["batch"]
     assert batch["error"].startswith("NonFiniteError: The loss of the dry batch is nan")
+    stored = Path("plan.json")
+    assert main(["preview", "--out", str(stored), "train.py"]) == 0
+    compare = ["preview", "--batch", "--against", str(stored)]
+    capsys.readouterr()
+    assert main([*compare, "train.py"]) == 0
+    assert "gradient norm" in capsys.readouterr().out
+    assert main([*compare, "train.py", "broken"]) == 1
+    assert "error: NonFiniteError: The loss of the dry batch is nan" in capsys.readouterr().out
+    assert main([*compare, "--json", "train.py", "broken"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["equal"]
+    assert found["batch"]["error"] == batch["error"]
+    stored.unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
