@@ -354,7 +354,7 @@ EVENTS: tuple[Event, ...] = (
         "The retention policy deleted a checkpoint. The event comes at the next save or the end of training.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
-    _shared("on_push_begin", "A model is about to be pushed to a hub."),
+    _shared("on_push_begin", "A model is about to be pushed to a hub. At a save, only rank 0 announces this event."),
     _shared(
         "on_epoch_end",
         "An epoch ends, because it is complete or because a stop ended it early.",

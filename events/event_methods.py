@@ -92,7 +92,7 @@ class EventMethods:
         """The retention policy deleted a checkpoint. The event comes at the next save or the end of training."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """A model is about to be pushed to a hub."""
+        """A model is about to be pushed to a hub. At a save, only rank 0 announces this event."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
         """An epoch ends, because it is complete or because a stop ended it early."""
