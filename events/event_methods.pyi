@@ -599,7 +599,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A model is about to be pushed to a hub."""
+            """A model is about to be pushed to a hub. At a save, only rank 0 announces this event."""
 
         def on_epoch_end(
             self,
@@ -1279,7 +1279,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A model is about to be pushed to a hub."""
+        """A model is about to be pushed to a hub. At a save, only rank 0 announces this event."""
 
     def on_epoch_end(
         self,
