@@ -17,7 +17,7 @@ from .json_output import print_json, versioned
 _LEGEND = [
     "work: temporary tensors when backward begins. kept: between steps. peak: the maximum in a step.",
     "machine: host memory of one machine.",
-    "sent: parameters that a GPU sends in each step, per parameter of the model.",
+    "sent: number of values that a GPU sends in each step, divided by the number of parameters of the model.",
 ]
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 

@@ -170,8 +170,8 @@ class Strategy(Enum):
             Usage(
                 "Stage 3 in half precision",
                 ("fsdp='full_shard', fsdp_config={'mixed_precision': 'bf16'}",),
-                "You train with `bf16`, and memory is scarce. Weights are gathered in bfloat16, so autocast keeps no "
-                "copies.",
+                "You train with `bf16`, and memory is scarce. Weights are gathered in bfloat16. So autocast makes no "
+                "bfloat16 copies of float32 weights.",
             ),
             Usage(
                 "Stage 3 with offloading",
