@@ -22,11 +22,11 @@ from huggingface_hub.utils import (
 from ..engine.api.costs.goodput import NAME as GOODPUT
 from ..engine.api.model_card import Facts, known_metrics, title
 from ..engine.api.publishing import CARD
+from ..engine.api.pushed_files import files_of_model, stage
 from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint.format import files
 from ..engine.checkpoint.write.capsule_files import FOLDER as CAPSULES
-from ..engine.checkpoint.write.staging import files_of_model, stage
 from ..engine.checkpoint.write.stopwatch import Stopwatch
 from ..engine.commands.status import NAME as STATUS
 from ..engine.run import Run

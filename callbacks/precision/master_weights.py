@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -65,9 +66,9 @@ class KnownWeights:
     def __init__(self) -> None:
         """Create the object without hashes."""
         self._hashes: dict[str, int] = {}
-        self._xxhash: Any = None
+        self._digest: Callable[[Any], int] | None = None
         with suppress(ImportError):
-            self._xxhash = import_module("xxhash")
+            self._digest = import_module("xxhash").xxh3_64_intdigest
 
     def note(self, name: str, weight: torch.Tensor) -> None:
         """Store the hash of a weight that equals its rounded master weight."""
@@ -84,7 +85,6 @@ class KnownWeights:
         self._hashes.clear()
 
     def _hash(self, weight: torch.Tensor) -> int | None:
-        if self._xxhash is None or weight.device.type != "cpu" or not weight.is_contiguous():
+        if self._digest is None or weight.device.type != "cpu" or not weight.is_contiguous():
             return None
-        found: int = self._xxhash.xxh3_64_intdigest(weight.detach().view(-1).view(torch.uint8).numpy())
-        return found
+        return self._digest(weight.detach().view(-1).view(torch.uint8).numpy())

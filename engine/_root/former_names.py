@@ -183,6 +183,6 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
         "Unit": "FSDPUnit", "make_ready": "init_units", "release": "release_process_groups",
         "rest": "free_full_weights", "split": "shard_model", "whole": "_gather",
     },
-    "integrations.hub": {"NOT_OF_MODEL": "engine.checkpoint.write.staging:NOT_OF_MODEL"},
+    "integrations.hub": {"NOT_OF_MODEL": "engine.api.pushed_files:NOT_OF_MODEL"},
 }  # fmt: skip
 """Present path -> former name in it -> present place: `NewName` in the same module, or `path.of.module:NewName`."""

@@ -87,7 +87,7 @@ class EvaluationMethods(EvaluationOverrideMethods):
                     if self.args.dataloader_drop_last:  # a stream has samples, but maybe no full batch
                         raise DataError(self._no_batch(self.get_eval_dataloader(dataset), "Evaluation", prefix))
                     raise DataError(no_samples(name))
-                record.metrics, record.step = output.metrics, run.state.global_step
+                record.measured(output.metrics, run.state.global_step)
                 self.bus.announce("on_evaluate_dataset")
                 record.metrics = metrics_of_first(run.ranks, record.metrics)
                 self.log(record.metrics)

@@ -82,8 +82,7 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
                 self._override = None
             measured = {**record.heard, **(result if isinstance(result, dict) else {})}
             if measured:
-                record.step = run.state.global_step
-                record.metrics = metrics_of_first(run.ranks, measured)
+                record.measured(metrics_of_first(run.ranks, measured), run.state.global_step)
                 self.bus.announce("on_evaluate_end")
         return result
 

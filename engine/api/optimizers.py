@@ -222,6 +222,10 @@ class OptimizerMethods(TrainerBase):
         if self._given_optimizers[1] is None and self._own_schedule() is None:
             self.run.lr_scheduler = None
 
+    def _replace_schedule(self, schedule: Any) -> None:
+        """Use another schedule in the current training. The next training makes its own schedule again."""
+        self.run.lr_scheduler = schedule
+
     def _own_schedule(self) -> Any:
         """Return the schedule of the run if the program or an override set it. Otherwise return None.
 

@@ -195,7 +195,7 @@ class TrainerServices:
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
-        self.trainer.run.lr_scheduler = schedule
+        self.trainer._replace_schedule(schedule)
 
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""

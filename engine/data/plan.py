@@ -30,7 +30,8 @@ class RunPlan:
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     epoch_rows: int = 0
-    """The largest number of samples of an epoch, over all ranks. The position in an epoch never exceeds this number."""
+    """Samples that all ranks together read in an epoch; if epochs differ, the largest number. The position in an epoch
+    never exceeds this number."""
     offset: int = 0
     """How many steps later than planned an epoch ends; negative if it ends earlier. It is 0 unless the run resumed with
     another batch size in the middle of an epoch."""
@@ -111,8 +112,8 @@ def plan_run(
         world_size: number of ranks.
         accumulation_in: receives an epoch, from 0, and returns its batches per step. None: each epoch has `accumulate`
             batches per step.
-        epoch_rows: the largest number of samples of an epoch, over all ranks. Default: `examples`. If `examples` is
-            None too: batches * batch_size * world_size.
+        epoch_rows: samples that all ranks together read in an epoch; if epochs differ, the largest number. Default:
+            `examples`. If `examples` is None too: batches * batch_size * world_size.
 
     Raises:
         DataError: if `batches` is 0.

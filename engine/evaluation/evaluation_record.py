@@ -60,6 +60,10 @@ class EvaluationRecord:
     empty: bool = False
     """Whether the evaluation of the current or last dataset got no batch."""
 
+    def measured(self, metrics: dict[str, Any], step: int) -> None:
+        """Set the attributes `metrics` and `step`."""
+        self.metrics, self.step = metrics, step
+
 
 def new_record(
     prefix: str,

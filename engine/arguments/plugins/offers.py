@@ -14,9 +14,10 @@ from ....events.handlers import suspended_kind
 
 
 def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the class in a `functools.partial` of a class, and the bound values by option name.
+    """Split a `functools.partial` of a class into the class and its options.
 
-    Any other target is returned unchanged, with an empty dict of options.
+    For example, `partial(EMA, decay=0.9)` gives `(EMA, {"decay": 0.9})`. Any other target is returned unchanged, with
+    an empty dict.
     """
     if not (isinstance(target, functools.partial) and isinstance(target.func, type)):
         return target, {}

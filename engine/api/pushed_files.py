@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..format import files
+from ..checkpoint.format import files
 
 NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
 """Patterns of files in a checkpoint that are not pushed with the model. The training arguments do not match."""
