@@ -126,7 +126,8 @@ class Cadence(Callback):
     def _follow(self, interval: float) -> None:
         """Use the interval that a handler set in the state, until the training ends.
 
-        An additional callback, and a trigger without an interval in steps, do not change.
+        The method does nothing for an additional callback, which has a `variant`. It also does nothing if the trigger
+        has no interval in steps.
         """
         self._interval = interval
         parts = alternatives(self.trigger)

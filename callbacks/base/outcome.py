@@ -10,7 +10,7 @@ _LAST_SIGNAL = 64
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended, for the service of a tracker."""
+    """How a training ended. Trackers send these values to their service."""
 
     exit_code: int = 0
     """The exit code for the service: 0 for success, 1 for an error, 255 after Ctrl-C, and 128 plus the number of the

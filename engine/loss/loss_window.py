@@ -64,7 +64,8 @@ class LossWindow:
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
-                of a third step. If these steps have no loss yet, `read` and `drain` add the mean later.
+                of a third step. If all earlier batches since the last call of `read` were skipped too, the mean is not
+                known yet. Then `read` and `drain` add the mean of the later losses.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
         counted = steps - self._missing
