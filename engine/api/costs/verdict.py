@@ -97,8 +97,8 @@ def judge(
         processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time in the steps; None if no callback takes time.
         blame: the slowest rank, from `blame_of`; None for one rank.
-        start_and_end: the seconds of callbacks before the first step and after the last step. In the evidence, the
-            time of the session is the sum of `totals` plus `start_and_end`.
+        start_and_end: the seconds of callbacks before the first step and after the last step. They count as time of the
+            session, in addition to `totals`.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:

@@ -316,7 +316,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a subscriber from outside of trainbus runs in a stage in which handlers may raise flags."""
+    """Return whether a subscriber can raise flags and is not part of trainbus. Its stage decides whether it can."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False
