@@ -42,8 +42,8 @@ class Point:
 class Session:
     """One training session of a run: one call of `train()`.
 
-    A session begins with its call of `train()`. The first training session of a process begins when the process
-    starts, except in a notebook or at a prompt.
+    A session begins with its call of `train()`. The first session of a program begins earlier, when the process starts,
+    because importing and loading also take time. In a notebook, it begins with its call of `train()`.
     """
 
     id: str
