@@ -64,7 +64,7 @@ class Difference:
     step: int
     """The number of the step in progress; between two steps, the number of the last complete step."""
     event: str
-    """The event, or the flag that was written."""
+    """The event, or the action and the flag, such as `request save`."""
     what: str
     """A description of the value that differs, such as `the loss`."""
     one: Any
