@@ -92,7 +92,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return the result of `owner_of` for the callback of each state that `collect` returns, by callback id."""
+        """Return class, settings and version of each callback whose state `collect` returns, by callback id."""
         attached = self._bus.subscribers
         return self._carried.owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
