@@ -361,7 +361,7 @@ class EventBus:
                 self.timeline.fold_steps()
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Apply the policy `on_error` of a callback to an exception of its handler. Return whether the run continues."""
+        """Apply `on_error` of a callback to an exception of its handler. Return whether the run continues."""
         if self.isolation.forgives(subscription, error):
             return True
         if subscription.policy.action == "raise":
