@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class CarriedStates:
     """The states of two kinds of callbacks that are not attached.
 
-    - A callback that a session before the last resume attached.
-    - A callback that the run unsubscribed, because it failed or exceeded its time budget.
+    - Callbacks that an earlier session attached, and that this session does not attach.
+    - Callbacks that the run unsubscribed, because they failed or exceeded their time budget.
 
     States of callbacks that replace weights, such as EMA, are not carried. They have the weights of an earlier step. If
     a later session attached the callback again, it would load these weights.

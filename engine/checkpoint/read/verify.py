@@ -161,7 +161,7 @@ def _links_to_outside(path: Path) -> list[str]:
 def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
     """Check that `name` is a file with the size in the digest `written`. The content is not read.
 
-    Return the problem, or an empty string. Also return an empty string if `check` lets the file be missing.
+    Return the problem, or an empty string. If `check` allows a missing file, a missing file also gives an empty string.
     """
     file = path / name
     try:

@@ -78,9 +78,8 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: in three cases. `datasets` decodes the values of the column, such as images. A row of a column
-                without text is null. The values of a column without text are uint64, or are not bool, integers, float32
-                or float64.
+            NotColumnar: if `datasets` decodes the values of the column, such as images. For values other than text,
+                also if a value is null, or if the type is not bool, float32, float64 or an integer up to int64.
         """
         if name in self._others:
             raise NotColumnar
