@@ -32,6 +32,7 @@ THOROUGH = (
     "engine/test_see_the_run.py",
     "engine/test_worker_epochs.py",
     "integrations/test_accelerator_on_two.py",
+    "integrations/test_changed_groups_on_two.py",
     "integrations/test_consensus.py",
     "integrations/test_deepspeed.py",
     "integrations/test_fairscale_fsdp.py",
