@@ -23,10 +23,12 @@ settings.load_profile("trainbus")
 
 
 THOROUGH = (
+    "callbacks/test_intervals_in_state.py",
     "callbacks/test_signals_in_evaluations.py",
     "callbacks/test_vanished_console.py",
     "engine/test_interrupted_runs.py",
     "engine/test_new_plugin.py",
+    "engine/test_own_schedules.py",
     "engine/test_positions.py",
     "engine/test_profile.py",
     "engine/test_see_the_run.py",
