@@ -125,9 +125,8 @@ class CallbackStates:
         now = self._attached_owners()
         found = matched(states, owners, now)
         absent = [owner_id for owner_id in states if owner_id not in found and owner_id not in attached]
-        dropped = [owner_id for owner_id in absent if owners.get(owner_id, {}).get("replaces_weights")]
-        carried = [owner_id for owner_id in absent if owner_id not in dropped]
-        self._carried.carry({owner_id: states[owner_id] for owner_id in carried}, owners)
+        dropped = self._carried.carry({owner_id: states[owner_id] for owner_id in absent}, owners)
+        carried = [*self._carried.states]
         for owner_id, target in found.items():
             state, version = states[owner_id], now[target]["version"]
             was = owners.get(owner_id, {}).get("version", version)

@@ -32,10 +32,21 @@ class CarriedStates:
     _last: dict[str, Any] = field(default_factory=dict)
     """Copies of the last saved or restored states, for callbacks that the run may unsubscribe."""
 
-    def carry(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
-        """Replace the carried states by states of a checkpoint. `owners` may have entries without a state."""
-        self.states = dict(states)
-        self.owners = {owner_id: owners[owner_id] for owner_id in states if owner_id in owners}
+    def carry(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> list[str]:
+        """Carry the states of a checkpoint, in place of the states before.
+
+        Args:
+            states: the states by callback id.
+            owners: class, settings and state version of callbacks, by callback id. It may lack some callbacks, and have
+                others.
+
+        Returns:
+            The ids of the states that are not carried, because their callbacks replace weights.
+        """
+        left_out = [owner_id for owner_id in states if _replaces_weights(owners.get(owner_id, {}))]
+        self.states = {owner_id: state for owner_id, state in states.items() if owner_id not in left_out}
+        self.owners = {owner_id: owners[owner_id] for owner_id in self.states if owner_id in owners}
+        return left_out
 
     def note(self, owner_id: str, state: Any) -> None:
         """Store the last saved or restored state of an attached callback that the run may unsubscribe later."""
@@ -61,8 +72,12 @@ class CarriedStates:
                 "The state of %s cannot be read: %s: %s. Later checkpoints %s.",
                 *(owner_id, type(error).__name__, error, kept),
             )
-        if state and not (about := owner())["replaces_weights"]:
+        if state and not _replaces_weights(about := owner()):
             self.states[owner_id], self.owners[owner_id] = state, about
+
+
+def _replaces_weights(owner: Mapping[str, Any]) -> bool:
+    return bool(owner.get("replaces_weights"))
 
 
 def exports(callback: Any) -> bool:
