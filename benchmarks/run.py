@@ -1,11 +1,11 @@
-"""Run all benchmarks. Write one JSON file with all rows, a chart, and the tables of docs/performance.md.
+"""Run all benchmarks. Write one JSON file with all rows, a chart, and the tables of docs/benchmarks.md.
 
     python benchmarks/run.py                   # about 40 minutes on two quiet cores
     python benchmarks/run.py --only growth     # replaces the rows of one benchmark in the files
     python benchmarks/run.py --quick --out F   # at most 3 minutes; writes all files to the folder F
 
 Each benchmark runs in a process of its own, one after the other. The full form writes `benchmarks/results.json`,
-`docs/performance.svg` and the tables of `docs/performance.md`. The quick form only tests the benchmarks. Its figures
+`docs/benchmarks.svg` and the tables of `docs/benchmarks.md`. The quick form only tests the benchmarks. Its figures
 are not for publication, so it writes a copy of the page to its folder. The exit status is 1 if a limit is exceeded or a
 benchmark fails. The rows of the other benchmarks are written nevertheless.
 """

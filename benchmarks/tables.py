@@ -1,4 +1,4 @@
-"""The tables and the chart of docs/performance.md, from the rows of the benchmarks.
+"""The tables and the chart of docs/benchmarks.md, from the rows of the benchmarks.
 
     python benchmarks/tables.py benchmarks/results.json
 
@@ -18,8 +18,8 @@ from typing import Any
 from common import COMPOSER, HF, IGNITE, LIGHTNING, OURS, RAW, Curve, Result, amount, quartiles, spread_text
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance.md"
-CHART = "performance.svg"
+PAGE = ROOT / "docs" / "benchmarks.md"
+CHART = "benchmarks.svg"
 LIBRARIES = (OURS, HF, LIGHTNING, IGNITE, COMPOSER)
 SHARDING = ("memory between steps", "peak memory of a step")
 PACKING = "time to equal loss"

@@ -158,8 +158,8 @@ def test_one_command_writes_the_rows_the_chart_and_the_tables(tmp_path: Path) ->
     assert page["machine"]["cores"] > 0
     assert page["failures"] == {}
     measured = {row["contender"] for row in page["rows"]}
-    chart = (tmp_path / "performance.svg").read_text()
-    text = (tmp_path / "performance.md").read_text()
+    chart = (tmp_path / "benchmarks.svg").read_text()
+    text = (tmp_path / "benchmarks.md").read_text()
     for name, package in CONTENDERS.items():
         if importlib.util.find_spec(package) is None:
             assert name in page["left_out"]

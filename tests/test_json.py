@@ -1,4 +1,4 @@
-"""The JSON of the commands: its keys are those that docs/json.md lists."""
+"""The JSON of the commands: its keys are those that the pages in docs/json/ list."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from test_docs import blocks
 
+from support.pages import DOCS, text_of
 from support.plugins import Packages
 from trainbus.engine import commands
 from trainbus.engine.commands import profile
 from trainbus.engine.commands.main import main
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "json.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| (.+) \|$", re.MULTILINE)
-OBJECT = re.compile(r"\[\w+\]\(#(\w+)\)")
+OBJECT = re.compile(r"\[\w+\]\((?:\w+\.md)?#(\w+)\)")
 RULE = """
 from trainbus import Callback
 
@@ -51,14 +50,14 @@ COMMANDS = {
         "trainbus profile --rounds 1 --steps 2 --warmup 1 --only batch --json train.py",
     ),
 }
-"""Heading of the page -> the commands to run. Together they print all fields that are not optional."""
+"""Heading of a page -> the commands to run. Together they print all fields that are not optional."""
 
 
 class Tables:
-    """The tables of the page, by heading."""
+    """The tables of the pages, by heading."""
 
     def __init__(self) -> None:
-        sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        sections = re.split(r"^## ", text_of("json/*.md"), flags=re.MULTILINE)[1:]
         self.rows = {each.partition("\n")[0].strip("`"): ROW.findall(each) for each in sections}
 
     def paths(self, heading: str) -> dict[str, bool]:
@@ -76,7 +75,7 @@ class Tables:
 def paths_of(value: Any, known: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the path of each key: `a.b`; `a[]` for the items of a list; `a{}` for a dict with any keys.
 
-    An object of which the page describes no field, such as a value of type `any`, counts as a value.
+    An object without a field on the pages, such as a value of type `any`, counts as a value.
     """
     if path and not any(each.startswith((f"{path}.", f"{path}[", f"{path}{{")) for each in known):
         return
@@ -116,11 +115,11 @@ def shown(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
     return strict(capsys.readouterr().out)
 
 
-def test_the_keys_of_every_command_are_those_of_the_page(
+def test_the_keys_of_every_command_are_those_of_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], packages: Packages
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program = next(blocks(DOCS / "see_the_run.md")).code
+    program = next(blocks(DOCS / "see_the_run" / "preview.md")).code
     Path("train.py").write_text(program)
     Path("json_rules.py").write_text(RULE)
     packages.add(RULE, {"trainbus.callbacks": {"rule": "{pkg}:Rule"}, "trainbus.commands": {"greet": "{pkg}:Rule"}})
@@ -143,12 +142,12 @@ def test_the_keys_of_every_command_are_those_of_the_page(
     for heading, lines in COMMANDS.items():
         fields = tables.paths(heading)
         found = {path for line in lines for path in paths_of(shown(line, capsys), {*fields})}
-        assert found - {*fields} == set(), f"{heading}: these fields are not in {PAGE.name}"
+        assert found - {*fields} == set(), f"{heading}: these fields are in no page of docs/json/"
         required = {path for path, missing in fields.items() if not missing}
-        assert required - found == set(), f"{heading}: these fields of {PAGE.name} were not printed"
+        assert required - found == set(), f"{heading}: these fields of docs/json/ were not printed"
 
 
-def test_the_page_and_the_test_have_every_command_with_json() -> None:
+def test_the_pages_and_the_test_have_every_command_with_json() -> None:
     tables = Tables()
     assert {heading for heading in tables.rows if heading.startswith("trainbus ")} == {*COMMANDS}
     folder = Path(commands.__file__).parent

@@ -3,7 +3,7 @@
 To add a strategy, add three things: a row in `Strategy`, the callback that this row names, and a test. A row has the
 arguments that select the strategy, the memory formula, the command that starts the ranks, and the limits of the
 strategy. All other code reads the row: `TrainingArguments.sharding_strategy`, `trainbus plan` and the composition of
-callbacks. A test compares the tables of docs/scaling.md with the rows.
+callbacks. A test compares the tables of docs/scaling.md and docs/scaling/strategies.md with the rows.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Strategy(Enum):
         integration="deepspeed",
         extra="trainbus[deepspeed]",
         single_process=True,
-        limits="See [DeepSpeed](deepspeed.md).",
+        limits="See [DeepSpeed](../deepspeed.md).",
     )
 
     @property

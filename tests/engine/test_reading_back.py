@@ -71,7 +71,7 @@ VALUES: dict[str, list[Any]] = {
 """Field -> values. Other fields are set by the type of their default."""
 
 DEFAULTS = {"logging_nan_inf_filter": False, "restore_callback_states_from_checkpoint": True, "project": None}
-"""Fields with another default, which docs/differences.md lists, and ours."""
+"""Fields with another default, which docs/differences/ lists, and ours."""
 
 TWO_NAMES = {"activation_checkpointing", "activation_checkpointing_kwargs", "parallelism_config"}
 """Fields of transformers that are attributes and no fields here. `to_dict` does not repeat them."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.pages import text_of
 from trainbus import TrainingArguments
 from trainbus.engine.arguments import _sharding
 from trainbus.engine.distributed.memory_estimate import estimate
@@ -18,7 +18,7 @@ from trainbus.engine.distributed.workload import Workload
 from trainbus.events.errors import ArgumentError
 from trainbus.integrations import TABLE, found_callbacks, way_to_shard
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
+PAGE = text_of("scaling.md", "scaling/strategies.md")
 
 USAGES = [
     (strategy, text) for strategy in Strategy for usage in strategy.row.usages for text in usage.arguments or ("",)

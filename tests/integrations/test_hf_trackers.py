@@ -23,14 +23,15 @@ from transformers.integrations import integration_utils
 import trainbus
 from support.data import points
 from support.models import Regression
+from support.pages import differences_text
 from support.trainers import hushed
 
 TIMES = ("runtime", "samples_per_second", "steps_per_second")
 OTHER_VALUES = ("hub_token", "logging_nan_inf_filter", "project", "restore_callback_states_from_checkpoint")
-"""Arguments with another value here, as docs/differences.md says."""
+"""Arguments with another value here, as docs/differences/ says."""
 
 ONLY_THERE = ("activation_checkpointing", "activation_checkpointing_kwargs", "parallelism_config")
-"""Keys of `to_dict()` that it does not have here, as docs/differences.md says."""
+"""Keys of `to_dict()` that it does not have here, as docs/differences/ says."""
 
 
 @dataclass
@@ -224,5 +225,5 @@ def test_the_settings_are_the_same_but_for_documented_ones(pair: tuple[Written, 
 
 
 def test_the_differences_are_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "differences.md").read_text(encoding="utf-8")
+    page = differences_text()
     assert [name for name in (*OTHER_VALUES, *ONLY_THERE) if f"`{name}`" not in page] == []

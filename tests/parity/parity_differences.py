@@ -19,7 +19,7 @@ class Difference:
     """A deliberate difference from transformers' Trainer."""
 
     row: str
-    """The beginning of its row in docs/differences.md."""
+    """The beginning of its row in docs/differences/."""
     exclude: Callable[[Outcome, Outcome], Pair]
     """Return transformers' outcome and ours without the difference. Raise `AssertionError` if it did not occur."""
 

@@ -1,6 +1,6 @@
 """A grammar of small training programs. A seed draws one program, which both trainers can run.
 
-The grammar draws no program in which a row of docs/differences.md changes the steps. The comment where it avoids one
+The grammar draws no program in which a row of docs/differences/ changes the steps. The comment where it avoids one
 has the first words of the row. The other rows are in `parity_random.ROWS`.
 """
 

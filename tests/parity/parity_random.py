@@ -1,6 +1,6 @@
 """Runs of random programs by both trainers, and their comparison.
 
-A row of docs/differences.md that a program may have is named here, with a function that excludes its effect.
+A row of docs/differences/ that a program may have is named here, with a function that excludes its effect.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _lists(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else values
 
 
-# Rows of docs/differences.md.
+# Rows of docs/differences/.
 
 Pair = tuple[Record, Record]
 
@@ -312,7 +312,7 @@ ROWS: dict[str, Callable[[Program, Record, Record], Pair]] = {
     "Order of predictions": order_of_predictions,
     "First log of a resumed run": loss_of_resumed_run,
 }
-"""Beginning of a row in docs/differences.md -> a function that excludes the difference from two records."""
+"""Beginning of a row in docs/differences/ -> a function that excludes the difference from two records."""
 
 
 def differences(program: Program, theirs: Record, ours: Record) -> list[str]:

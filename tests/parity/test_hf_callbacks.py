@@ -1,7 +1,7 @@
 """Unmodified callbacks of transformers: what each call of a handler receives and does, under both trainers.
 
 Twelve configurations. Each runs once under `transformers.Trainer` and once here, with a recorder and with callbacks of
-transformers. The records must be equal, except for the rows of `docs/differences.md` that `DOCUMENTED` names.
+transformers. The records must be equal, except for the rows of `docs/differences/` that `DOCUMENTED` names.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from parity_outcome import Outcome, as_text, run_both
 
 import trainbus
 from support.outcomes import same_weights
+from support.pages import differences_text
 from support.processes import environment
 
 DIFFERING = [name for name, case in CASES.items() if case.differs]
@@ -107,8 +108,8 @@ def test_a_named_difference_occurs_and_is_the_only_one(runs: Runs):
         assert as_text(getattr(ours, name)) == as_text(getattr(theirs, name)), name
 
 
-def test_every_difference_has_a_case_and_a_row_in_the_docs(root: Path):
-    page = (root / "docs" / "differences.md").read_text(encoding="utf-8")
+def test_every_difference_has_a_case_and_a_row_in_the_docs():
+    page = differences_text()
     first_cells = [line.removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
     for name, difference in DIFFERENCES.items():
         assert sum(cell.startswith(difference.row) for cell in first_cells) == 1, name

@@ -56,6 +56,14 @@ def examples_of(page: Path) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
 
 
+def pages_of_examples(clone: Path) -> list[Path]:
+    """Write the examples of the pages about callbacks as programs into the clone. Return their paths."""
+    programs = {"page.py": "writing_callbacks.md", "advanced_page.py": "plugins/advanced.md"}
+    for name, page in programs.items():
+        (clone / name).write_text(examples_of(ROOT / "docs" / page))
+    return [clone / name for name in programs]
+
+
 # The generated names.
 
 
@@ -141,11 +149,10 @@ def mypy(clone: Path, *files: Path) -> dict[str, set[int]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_mypy_reports_each_wrong_handler_and_no_right_one(clone: Path) -> None:
-    page = clone / "page.py"
-    page.write_text(examples_of(ROOT / "docs" / "writing_callbacks.md"))
+    pages = pages_of_examples(clone)
     typing = clone / "tests" / "typing"
     example = clone / "examples" / "compose_callbacks.py"
-    found = mypy(clone, typing / "right_handlers.py", typing / "wrong_handlers.py", example, page)
+    found = mypy(clone, typing / "right_handlers.py", typing / "wrong_handlers.py", example, *pages)
     assert found == {"wrong_handlers.py": marked(typing / "wrong_handlers.py", "wrong", "wrong for mypy")}
 
 
@@ -180,9 +187,9 @@ def test_pyright_reports_each_wrong_handler_and_no_right_one(clone: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_pyright_accepts_the_project_and_the_documentation_in_a_fresh_clone(clone: Path) -> None:
-    (clone / "page.py").write_text(examples_of(ROOT / "docs" / "writing_callbacks.md"))
+    pages = pages_of_examples(clone)
     assert pyright(clone) == {}
-    assert pyright(clone, include=["page.py"]) == {}
+    assert pyright(clone, include=[page.name for page in pages]) == {}
 
 
 # An editor.
