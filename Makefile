@@ -23,7 +23,7 @@ help:
 	@echo "make test     run most tests, in less than 10 minutes on 2 cores"
 	@echo "make check    run lint, types, all tests except the slow ones, and wheel: what a change must pass"
 	@echo "make torture  run the slow tests"
-	@echo "make bench    compare with other libraries, and write the chart and the tables of docs/performance.md"
+	@echo "make bench    compare with other libraries, and write the chart and the tables of docs/benchmarks.md"
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
 	@echo "make clean    remove the files that the other targets made"
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT = "`trainer.save_model` writes the model. `control.request('save')` requests a checkpoint."
 _TRACKER = "call `trainer.log`, and list trackers in `report_to`."
 _PREPARE = "call `prepare`. The Trainer prepares what it uses."
-_STEP = "a callback can change the step through a seam. See `docs/writing_callbacks.md`."
+_STEP = "a callback can change the step through a seam. See `docs/plugins/advanced.md`."
 _MAIN = "use `is_main_process` or `is_local_main_process` as a condition."
 _FLAG = "callbacks raise flags on `trainer.control`. All ranks see the flags."
 

@@ -12,7 +12,7 @@ from ..ledger import Entry
 from ..stages import Stage, order
 
 Record = dict[str, Any]
-"""One event or one write to a flag. `docs/see_the_run.md` lists the keys."""
+"""One event or one write to a flag. `docs/see_the_run/recordings.md` lists the keys."""
 
 INSIDE = frozenset(
     {"on_batch", "on_loss", "on_substep_end", "on_gradients", "on_pre_optimizer_step", "on_optimizer_step"}
