@@ -201,8 +201,10 @@ class DataLoaderMethods(LossMethods):
         """Return the sampler of the training data; None for a stream.
 
         Override this method for another order, such as a `WeightedRandomSampler`. Return None to keep the order of the
-        dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks. The
-        loader replaces a `RandomSampler` that draws each sample once by a sampler that shuffles by seed and epoch.
+        dataset. One sampler yields the samples for all ranks, and the loader divides the batches among the ranks.
+
+        If the method returns a `RandomSampler` without replacement, the loader uses its own sampler instead, which
+        shuffles by seed and epoch.
 
         Args:
             train_dataset: the dataset; by default the trainer's `train_dataset`.

@@ -62,7 +62,7 @@ class Judged(Protocol):
 
     @property
     def objective(self) -> Any:
-        """The objective of the trial."""
+        """The value that the search optimizes, for this trial."""
 
 
 J = TypeVar("J", bound=Judged)

@@ -184,8 +184,8 @@ class NotedWeights:
         weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: names of the weights that each step changes before the update of the optimizer. Pass the attribute
-                `early` of a `NotedWeights` after a run without a fault.
+            early: names of the weights that each step changes before the update of the optimizer. A run without a
+                fault finds these names: they are the attribute `early` of its `NotedWeights`.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
