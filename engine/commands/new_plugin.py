@@ -89,7 +89,7 @@ def checked_module(name: str) -> str:
 def _is_own(module: str) -> bool:
     """Return whether `module` is the name of a callback of trainbus: `early_stopping` is the name of `EarlyStopping`.
 
-    The argument `callbacks` could not select a plugin with such a name.
+    A plugin must not have such a name, because the argument `callbacks` selects the callback of trainbus instead.
     """
     root: Any = import_module(__name__.partition(".")[0])
     own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
