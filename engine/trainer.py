@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..callbacks.compose import changed_arguments, compose, recompose
+from ..callbacks.late_arguments import LateArguments
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
 from ..events.composition import provides
@@ -242,6 +243,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         if changed := changed_arguments(args, self._composed_from):
             recompose(self.bus, self._composed_from, args, changed)
             self._composed_from = copy.copy(args)
+
+    def _argument_check(self) -> Callable[[], None]:
+        return LateArguments(self.run, self._composed_from).check
 
     @staticmethod
     def _join(args: TrainingArguments) -> Ranks:
