@@ -666,7 +666,10 @@ def test_ray_trains_each_trial_and_receives_each_evaluation(tmp_path, tune, monk
     space = {"learning_rate": [1e-5, 0.05], "seed": [3.7, 4.2], "depth": [1, 2]}
     best = built.hyperparameter_search(lambda trial: space, n_trials=2, backend="ray", verbose=0)
     assert best.run_id == "abc_1"
-    assert best.hyperparameters == {"learning_rate": 0.05, "seed": 4.2, "depth": 2}
+    assert best.hyperparameters == {"learning_rate": 0.05, "seed": 4, "depth": 2}
+    for name, value in best.hyperparameters.items():
+        if name != "depth":
+            setattr(built.args, name, value)
     assert best.objective == tune.reports["abc_1"][-1]["eval_loss"]
     assert [report["epoch"] for report in tune.reports["abc_0"]] == [1.0, 2.0]
     assert tune.asked["resources_per_trial"] == {"cpu": 1}
@@ -683,6 +686,16 @@ def test_ray_gets_the_result_of_a_trial_evaluated_only_at_the_end(tmp_path, tune
     )
     assert best.run_id == "abc_1"
     assert tune.reports["abc_0"][0].keys() == {"objective"}
+
+
+@pytest.mark.parametrize("value", [16.9, "16", np.int64(16), np.float64(16.0)], ids=lambda value: type(value).__name__)
+def test_values_of_the_best_trial_can_be_assigned(tmp_path, tune, value):
+    built = searcher(tmp_path)
+    space = {"per_device_train_batch_size": [value], "learning_rate": [str(0.05)]}
+    best = built.hyperparameter_search(lambda trial: space, n_trials=1, backend="ray")
+    for name, chosen in best.hyperparameters.items():
+        setattr(built.args, name, chosen)
+    assert (built.args.per_device_train_batch_size, built.args.learning_rate) == (16, 0.05)
 
 
 class Sweeps:
