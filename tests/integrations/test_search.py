@@ -764,7 +764,7 @@ def test_a_wandb_sweep_receives_the_logs_of_each_trial(tmp_path, sweeps):
     built = searcher(tmp_path, args={"report_to": "wandb"})
     best = built.hyperparameter_search(backend="wandb", n_trials=3, project="demo", name="try")
     config, where = sweeps.sweeps[0]
-    assert config["metric"] == {"name": "eval/loss", "goal": "minimize"}
+    assert config["metric"] == {"name": "objective", "goal": "minimize"}
     assert config["name"] == "try"
     assert where == {"project": "demo"}
     assert sweeps.asked == ("sweep-1", {"project": "demo"})
@@ -774,6 +774,42 @@ def test_a_wandb_sweep_receives_the_logs_of_each_trial(tmp_path, sweeps):
     assert sweeps.sessions[1].summary == {"objective": best.objective}
     assert len(sweeps.sessions) == 3  # the tracker of `report_to` opens none beside them
     assert {session.finished for session in sweeps.sessions} == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "direction", "expected"),
+    [
+        (None, None, "maximize", {"name": "objective", "goal": "maximize"}),
+        (None, "eval/loss", "minimize", {"name": "eval/loss", "goal": "minimize"}),
+        ({"name": "eval/f1"}, None, "maximize", {"name": "eval/f1", "goal": "maximize"}),
+        ({"name": "eval/f1", "goal": "maximize"}, None, "maximize", {"name": "eval/f1", "goal": "maximize"}),
+        ({"name": "objective", "goal": "minimize"}, None, "maximize", {"name": "objective", "goal": "maximize"}),
+        ({"name": "eval/f1", "target": 0.9}, None, "maximize", {"name": "eval/f1", "goal": "maximize", "target": 0.9}),
+        ({"name": "eval/f1"}, "eval/loss", "minimize", {"name": "eval/loss", "goal": "minimize"}),
+    ],
+)
+def test_a_sweep_optimizes_the_metric_of_the_space(tmp_path, sweeps, given, option, direction, expected):
+    space = {"method": "bayes", "parameters": {"learning_rate": {"values": [0.1]}}}
+    space |= {} if given is None else {"metric": given}
+    options = {} if option is None else {"metric": option}
+    before = json.dumps(space)
+    built = searcher(tmp_path)
+    built.hyperparameter_search(lambda trial: space, backend="wandb", n_trials=1, direction=direction, **options)
+    assert sweeps.sweeps[0][0] == {**space, "metric": expected}
+    assert json.dumps(space) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "eval/f1", "goal": "maximize"}, "goal 'maximize', but `direction` is 'minimize'. Pass direction="),
+        ("eval/f1", "The `metric` of the space is 'eval/f1', which is not a dict. Write {'name': "),
+    ],
+)
+def test_a_metric_that_contradicts_the_search_is_refused(tmp_path, sweeps, given, message):
+    space = {"method": "bayes", "parameters": {"learning_rate": {"values": [0.1]}}, "metric": given}
+    with pytest.raises(ArgumentError, match=message):
+        searcher(tmp_path).hyperparameter_search(lambda trial: space, backend="wandb", n_trials=1)
 
 
 def test_search_joins_an_existing_sweep_and_reports_failures(tmp_path, sweeps):
