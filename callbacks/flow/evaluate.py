@@ -7,8 +7,8 @@ from typing import Any
 
 from ...engine.arguments import TrainingArguments
 from ...engine.evaluation.evaluation_record import EvaluationPlan, planned
+from ...engine.memory_errors import is_out_of_memory
 from ...engine.run import Run
-from ...engine.search.batch_size import is_out_of_memory
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, EvaluationStopped

@@ -11,8 +11,8 @@ from ...checkpoint.rng_state import random_states, restore_random_states
 from ...data.batches import to_device
 from ...loss.index_errors import message_of, out_of_range, rows_in_batch
 from ...loss.signature import user_model
+from ...memory_errors import is_out_of_memory
 from ...run import Run
-from ...search.batch_size import is_out_of_memory
 from . import checks, rows
 from .forward import Measured, NoForward, check_runnable, run_model
 from .kept_state import KeptState, Unrestorable
