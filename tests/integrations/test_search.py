@@ -175,6 +175,16 @@ WRONG_FUNCTIONS = [
     ({"pruner": "medianpruner"}, r"`pruner` is 'medianpruner'.* such as optuna\.pruners\.MedianPruner\("),
     ({"timeout": "1h"}, "`timeout` is '1h'. Pass a number of seconds"),
     ({"n_jobs": "2"}, "`n_jobs` is '2'. Pass a whole number"),
+    ({"storage": 5}, "`storage` is 5. Pass the address of a database, such as 'sqlite:///study.db', or"),
+    ({"storage": "study.db"}, "`storage` is 'study.db'. Pass the address of a database"),
+    ({"storage": Path("study.db")}, r"`storage` is .*Path\('study.db'\)\. Pass the address of a database"),
+    ({"study_name": 5}, "`study_name` is 5. Pass a text"),
+    ({"catch": "RuntimeError"}, r"`catch` is 'RuntimeError'. Pass classes of errors, such as \(RuntimeError,\)"),
+    ({"catch": (RuntimeError(),)}, "`catch` is .*Pass classes of errors"),
+    ({"callbacks": 5}, "`callbacks` is 5. Pass a list of functions"),
+    ({"callbacks": [5]}, r"`callbacks` is \[5\]. Pass a list of functions"),
+    ({"load_if_exists": "no"}, "`load_if_exists` is 'no'. Pass True or False"),
+    ({"show_progress_bar": "yes"}, "`show_progress_bar` is 'yes'. Pass True or False"),
 ]
 
 
@@ -182,6 +192,21 @@ WRONG_FUNCTIONS = [
 def test_wrong_functions_and_options_of_a_search_say_what_to_write(tmp_path, options, match):
     with pytest.raises(ArgumentError, match=match):
         searcher(tmp_path).hyperparameter_search(**{"hp_space": rates, "n_trials": 1, "backend": "optuna", **options})
+
+
+def test_right_options_of_a_search_reach_optuna(tmp_path):
+    ended = []
+    options = {
+        "storage": f"sqlite:///{tmp_path / 'study.db'}",
+        "study_name": "tuning",
+        "catch": RuntimeError,
+        "callbacks": [lambda study, trial: ended.append(trial.number)],
+        **{"load_if_exists": True, "gc_after_trial": True, "show_progress_bar": False, "timeout": 600.0, "n_jobs": 1},
+    }
+    for _ in range(2):
+        search(searcher(tmp_path), n_trials=1, **options)
+    assert ended == [0, 1]
+    search(searcher(tmp_path), n_trials=1, storage=optuna.storages.InMemoryStorage(), catch=[RuntimeError])
 
 
 def test_another_key_error_of_an_objective_stays(tmp_path):
@@ -443,6 +468,7 @@ def test_two_processes_train_the_same_trials_and_agree_on_the_best(tmp_path):
     assert first["ended"] == ["run-1", "run-2"]  # the first is pruned, on both
     assert first["best"][0] in ("1", "2")
     assert first["best"][2].keys() == {"learning_rate", "dropout"}
+    assert first["no study"], "no rank waits for a study that rank 0 cannot create"
     assert first["best"][1] > 0
     assert "did you mean 'learning_rate'" in first["refused"]
 
