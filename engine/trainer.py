@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..callbacks.base.late_arguments import LateArguments
 from ..callbacks.compose import changed_arguments, compose, recompose
-from ..callbacks.late_arguments import LateArguments
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
 from ..events.composition import provides

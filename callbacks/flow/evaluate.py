@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.distributed.memory_errors import is_out_of_memory
 from ...engine.evaluation.evaluation_record import EvaluationPlan, planned
-from ...engine.memory_errors import is_out_of_memory
 from ...engine.run import Run
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl

@@ -13,8 +13,9 @@ import torch
 
 from ...events.errors import ArgumentError
 from ..data.batches import map_tensors
+from ..distributed.memory_errors import SIGNS as SIGNS
+from ..distributed.memory_errors import is_out_of_memory as is_out_of_memory
 from ..loss.loss_module import LossModule
-from ..memory_errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from ..run import Run

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ...callbacks.precision.mixed_precision import to_float32
 from ...engine.data.batches import map_tensors
-from ...engine.memory_errors import lacks_memory
+from ...engine.distributed.memory_errors import lacks_memory
 from ...engine.run import Run
 from ...events.errors import ArgumentError, TrainbusError
 from .config import stage_of

@@ -18,7 +18,7 @@ from trainbus.engine.checkpoint.format.folder import CheckpointFolder
 from trainbus.engine.checkpoint.read import verify
 from trainbus.engine.checkpoint.read.fitting import fitting
 from trainbus.engine.checkpoint.read.pickled import load_plain
-from trainbus.engine.memory_errors import is_out_of_memory, lacks_memory
+from trainbus.engine.distributed.memory_errors import is_out_of_memory, lacks_memory
 from trainbus.events import CheckpointError
 
 ERRORS = [

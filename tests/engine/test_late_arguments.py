@@ -16,7 +16,7 @@ from support.data import points
 from support.models import Regression
 from support.outcomes import history, same_weights, saved_steps, weights
 from trainbus import Callback, DefaultFlowCallback, PushToHub
-from trainbus.callbacks.late_arguments import ACCUMULATION, HUB, WATCHED
+from trainbus.callbacks.base.late_arguments import ACCUMULATION, HUB, WATCHED
 from trainbus.events.errors import ArgumentError
 
 BASE = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.05, "logging_steps": 1}

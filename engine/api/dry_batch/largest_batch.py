@@ -9,9 +9,9 @@ import torch
 from ....events.errors import ArgumentError, DataError, NonFiniteError, note
 from ...checkpoint.rng_state import random_states, restore_random_states
 from ...data.batches import to_device
+from ...distributed.memory_errors import is_out_of_memory
 from ...loss.index_errors import message_of, out_of_range, rows_in_batch
 from ...loss.signature import user_model
-from ...memory_errors import is_out_of_memory
 from ...run import Run
 from . import checks, rows
 from .forward import Measured, NoForward, check_runnable, run_model

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ....events.errors import CheckpointError
-from ...memory_errors import lacks_memory
+from ...distributed.memory_errors import lacks_memory
 from .folder import CheckpointFolder
 from .layout import arranged, stride_to_store
 from .sharded import StoredTensor, as_tensor, has_sharded_tensors, is_split, open_tensors

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....events.errors import CheckpointError, TrainbusError
-from ...memory_errors import lacks_memory
+from ...distributed.memory_errors import lacks_memory
 from .pickled import reason_of
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....events.errors import CheckpointError
-from ...memory_errors import lacks_memory
+from ...distributed.memory_errors import lacks_memory
 
 _CALLED = re.compile(r"(?:GLOBAL|function) `?(?P<name>[A-Za-z_][\w.]*)")
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...memory_errors import lacks_memory
+from ...distributed.memory_errors import lacks_memory
 from ..format.folder import CheckpointFolder
 
 

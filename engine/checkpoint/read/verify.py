@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ....events.errors import CheckpointError
-from ...memory_errors import lacks_memory
+from ...distributed.memory_errors import lacks_memory
 from ..format.files import (
     ADAPTER,
     ARGUMENTS,

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
-from ..engine.arguments import TrainingArguments
-from ..engine.run import Run
-from ..events.errors import ArgumentError
-from .compose import unfollowed
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.errors import ArgumentError
+from ..compose import unfollowed
 
 logger = logging.getLogger(__name__)
 
