@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import fields
@@ -108,6 +109,29 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
     refuse_conflicts(bus.subscribers.values())
     bus.resolve()
     _warn_of_listed(bus, args, changed)
+
+
+def unfollowed(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Iterable[str]) -> list[str]:
+    """Return the changed arguments that attached callbacks do not follow, because they were built from earlier values.
+
+    A callback that the program listed is not built from arguments. It may read the arguments itself.
+
+    Args:
+        bus: the bus of the trainer.
+        before: the arguments from which the attached callbacks were built.
+        args: the arguments now.
+        changed: the names of the changed arguments.
+    """
+    attached = list(bus.subscribers.values())
+    flow = any(isinstance(callback, DefaultFlowCallback) for callback in attached)
+
+    def is_unfollowed(name: str) -> bool:
+        one = copy.copy(before)
+        vars(one)[name] = getattr(args, name)
+        built = [tuple(_built(cls, arguments, flow) for arguments in (before, one)) for cls in DEFAULTS]
+        return any(was != now and (was is None or was in attached) for was, now in built)
+
+    return [name for name in changed if is_unfollowed(name)]
 
 
 def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback | None:

@@ -43,8 +43,7 @@ class Stepper:
         training_step: TrainingStep,
         count_items: Callable[[list[Any]], Any],
         *,
-        max_grad_norm: float,
-        filter_nonfinite: bool,
+        check_arguments: Callable[[], None],
         agree: Agree = agree_single_process,
         extra_parameters: Sequence[nn.Parameter] = (),
         learning_rate: Callable[[], float] | None = None,
@@ -57,8 +56,8 @@ class Stepper:
             training_step: forward and backward of one batch.
             count_items: a function that returns the item count of a step, or None if the loss does not use the item
                 count.
-            max_grad_norm: the norm to clip gradients to. With 0, the stepper measures the norm and does not clip.
-            filter_nonfinite: whether the logged average excludes NaN and infinite losses.
+            check_arguments: a function that raises an error or logs a warning if a handler changed arguments that the
+                step does not follow. The step itself follows `max_grad_norm` and `logging_nan_inf_filter`.
             agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
                 nothing.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
@@ -70,8 +69,7 @@ class Stepper:
         self.activity, self.marks = run.activity, run.bus.timeline.marks
         self.training_step = training_step
         self.count_items = count_items
-        self.max_grad_norm = max_grad_norm
-        self.filter_nonfinite = filter_nonfinite
+        self.check_arguments = check_arguments
         self.agree = agree
         self.learning_rate = run.current_learning_rate if learning_rate is None else learning_rate
         self._extra, self._unclipped = extra_parameters, {id(parameter) for parameter in unclipped_parameters}
@@ -111,6 +109,7 @@ class Stepper:
         """Make one optimizer step: run forward and backward of each batch in `window`, then update the weights."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
         record, activity, marks = run.step, self.activity, self.marks
+        self.check_arguments()
         named = run.bus.named  # read in each step, because a handler may be attached during the run
         activity.name = FORWARD
         self.accumulating = window.batches
@@ -168,7 +167,7 @@ class Stepper:
             self._unscaled = True
 
     def _sum(self, loss: torch.Tensor) -> None:
-        if self.filter_nonfinite and not torch.isfinite(loss):
+        if self.run.args.logging_nan_inf_filter and not torch.isfinite(loss):
             for losses in self.run.losses.windows:
                 losses.skip(self.run.state.global_step)
         else:
@@ -182,7 +181,7 @@ class Stepper:
         if self._outdated:
             self._collect()
         marks += (CLIP, now())
-        run.step.grad_norm = seams.clip(optimizer, self.clipped, self.max_grad_norm)
+        run.step.grad_norm = seams.clip(optimizer, self.clipped, run.args.max_grad_norm or 0.0)
         marks += (APPLY, now())
         announce("on_pre_optimizer_step")
         self.agree(control)

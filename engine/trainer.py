@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..callbacks.base.late_arguments import LateArguments
 from ..callbacks.compose import changed_arguments, compose, recompose
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
@@ -242,6 +243,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         if changed := changed_arguments(args, self._composed_from):
             recompose(self.bus, self._composed_from, args, changed)
             self._composed_from = copy.copy(args)
+
+    def _argument_check(self) -> Callable[[], None]:
+        return LateArguments(self.run, self._composed_from).check
 
     @staticmethod
     def _join(args: TrainingArguments) -> Ranks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,49 @@ OBJECTS: dict[str, tuple[Any, type[Any]]] = {
 }
 """Option -> the module of optuna with the classes of its values, and their base class."""
 
-NUMBERS: dict[str, tuple[tuple[type[Any], ...], str]] = {
-    "timeout": ((int, float), "a number of seconds, such as 3600"),
-    "n_jobs": ((int,), "a whole number, such as 2"),
+
+def _are(values: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(values, (list, tuple, set, frozenset)) and all(map(fits, values))
+
+
+def _is_error_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _is_number(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _is_storage(value: Any) -> bool:
+    return "://" in value if isinstance(value, str) else isinstance(value, optuna.storages.BaseStorage)
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_SWITCH = (_is_switch, "True or False")
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "timeout": (_is_number(int, float), "a number of seconds, such as 3600"),
+    "n_jobs": (_is_number(int), "a whole number, such as 2"),
+    "storage": (
+        _is_storage,
+        "the address of a database, such as 'sqlite:///study.db', or a storage object of optuna",
+    ),
+    "study_name": (lambda value: isinstance(value, str), "a text, such as 'tuning'"),
+    "catch": (
+        lambda value: _is_error_class(value) or _are(value, _is_error_class),
+        "classes of errors, such as (RuntimeError,)",
+    ),
+    "callbacks": (
+        lambda value: _are(value, callable),
+        "a list of functions that receive the study and the finished trial",
+    ),
+    "load_if_exists": _SWITCH,
+    "gc_after_trial": _SWITCH,
+    "show_progress_bar": _SWITCH,
 }
-"""Option -> the types of its values, and what to pass."""
+"""Option -> whether a value is right, and what to pass. optuna itself checks few of these options."""
 
 
 @dataclass
@@ -60,8 +99,8 @@ class OptunaSearch:
             return _follow(search)
         several = search.several
         options["directions" if several else "direction"] = search.direction
-        study = optuna.create_study(**options)
         try:
+            study = optuna.create_study(**options)
             study.optimize(lambda trial: _objective(search, trial), n_trials=search.n_trials, **optimize)
             best = _best(study, several)
         except BaseException as error:
@@ -81,9 +120,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name, (module, base) in OBJECTS.items():
         if (given := options.get(name)) is not None and not isinstance(given, base):
             raise ArgumentError(f"optuna's option `{name}` is {_wrong_object(given, module, base)}")
-    for name, (kinds, text) in NUMBERS.items():
-        given = options.get(name)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, kinds)):
+    for name, (fits, text) in KINDS.items():
+        if (given := options.get(name)) is not None and not fits(given):
             raise ArgumentError(f"optuna's option `{name}` is {given!r}. Pass {text}.")
     return dict(options)
 

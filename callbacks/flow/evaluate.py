@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.distributed.memory_errors import is_out_of_memory
 from ...engine.evaluation.evaluation_record import EvaluationPlan, planned
 from ...engine.run import Run
-from ...engine.search.batch_size import is_out_of_memory
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, EvaluationStopped

@@ -66,7 +66,8 @@ class StatusFile(Callback):
 
     The file also has the steps per second, the remaining time and the costs of this session, the newest value of each
     metric, and the newest entries of the ledger. The speed and the remaining time are those of the progress bar. Until
-    a resumed session has trained a step, the file has the speed, the costs and the metrics of the previous session.
+    a resumed session has trained a step, the file has the speed and the costs of the previous session. A metric that
+    this session has not logged yet has its value of the previous session.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
@@ -111,8 +112,8 @@ class StatusFile(Callback):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         self._start = (run.state.global_step, True)
-        if not run.state.global_step:  # a fresh start
-            self._before = {}
+        # A training from step 0 is a fresh start.
+        self._before = self._with_history(run, self._before) if run.state.global_step else {}
         self._write(run, "running")
 
     @order(Stage.REPORT)
@@ -167,6 +168,15 @@ class StatusFile(Callback):
             return {}
         return content if isinstance(content, dict) else {}
 
+    @staticmethod
+    def _with_history(run: Run, before: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of the file, with metrics from the checkpoint that the file lacks.
+
+        The file lacks metrics after a full disk. It has none if the run resumes in another output folder.
+        """
+        logged = {name: value for entry in run.state.log_history for name, value in entry.items() if name != "step"}
+        return {**before, "metrics": {**logged, **(before.get("metrics") or {})}}
+
     def _end(self, run: Run, *ended: Any) -> None:
         self._ended = ended
         self._write(run, *ended)
@@ -207,13 +217,9 @@ class StatusFile(Callback):
         steps, before = run.state.global_step - first, self._before
         pace = pace_of(run) if steps > 0 and began else None
         speed, left = (None, None) if pace is None else (pace.rate, pace.left)
-        costs, metrics = _short(read_costs(run, run.bus.timeline.ranks)), self._metrics
+        costs = _short(read_costs(run, run.bus.timeline.ranks))
         if not steps and before.get("costs"):
             speed, costs = before.get("steps_per_second"), before["costs"]
-            metrics = {
-                **(before.get("metrics") or {}),
-                **{name: value for name, value in metrics.items() if name not in TOTALS},
-            }
         return {
             "step": run.state.global_step,
             "max_steps": run.state.max_steps,
@@ -221,7 +227,7 @@ class StatusFile(Callback):
             "steps_in_session": steps,
             "steps_per_second": speed,
             "seconds_left": left,
-            "metrics": metrics,
+            "metrics": self._newest_metrics(steps),
             "best": _best(run),
             "costs": costs,
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
@@ -232,6 +238,18 @@ class StatusFile(Callback):
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+    def _newest_metrics(self, steps: int) -> dict[str, Any]:
+        """Return the newest value of each name that a session of the run logged.
+
+        A session without a step logs totals that describe no training. They do not replace totals of earlier sessions.
+
+        Args:
+            steps: the number of steps of this session.
+        """
+        earlier = self._before.get("metrics") or {}
+        kept = () if steps else (name for name in TOTALS if name in earlier)
+        return {**earlier, **self._metrics, **{name: earlier[name] for name in kept}}
 
 
 def _best(run: Run) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -70,6 +71,10 @@ class TrainerBase:
 
         Check the arguments, and update the callbacks that the Trainer builds from arguments.
         """
+        raise NotImplementedError
+
+    def _argument_check(self) -> Callable[[], None]:
+        """Return a function that looks for arguments that a handler changed, and that the training does not follow."""
         raise NotImplementedError
 
     def _order_seed(self) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...events.argument_types import is_whole
 from ...events.errors import ArgumentError, ModelError
+from ..search.best_run import assignable
 from ..search.functions import CheckedObjective, CheckedSpace, check_function
 from ..search.hyperparameters import (
     BestRun,
@@ -115,7 +116,7 @@ class SearchMethods(CallbackMethods):
             hp_name=hp_name,
             options=kwargs,
         )
-        return chosen.search(search)
+        return assignable(chosen.search(search), self.args)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Return a new model from `model_init`.

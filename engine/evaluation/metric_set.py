@@ -295,7 +295,10 @@ def _chosen_bundled(
     if cls.needs_sequences and not common["label_names"]:
         raise ArgumentError(f"{name!r} needs `label_names`, such as label_names=['O', 'B-PER', 'I-PER'].")
     own = {key: options[key] for key in _bundled_options(cls) if key in options}
-    by_class = cls(**own).names_vary  # refuses wrong values now
+    made = cls(**own)  # refuses wrong values now
+    if common["label_names"]:
+        refuse_unnamed(getattr(made, "labels", None) or (), common["label_names"])
+    by_class = made.names_vary
     named = by_class and "labels" in _bundled_options(cls) and bool(common["label_names"])
     if named:
         own["labels"] = sorted(common["label_names"])  # the same results in each evaluation

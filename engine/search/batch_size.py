@@ -13,6 +13,8 @@ import torch
 
 from ...events.errors import ArgumentError
 from ..data.batches import map_tensors
+from ..distributed.memory_errors import SIGNS as SIGNS
+from ..distributed.memory_errors import is_out_of_memory as is_out_of_memory
 from ..loss.loss_module import LossModule
 
 if TYPE_CHECKING:
@@ -24,14 +26,6 @@ T = TypeVar("T")
 
 SHARE = 0.9
 """The next batch size to try, as a fraction of the size that did not fit. accelerate uses the same fraction."""
-
-SIGNS = (" out of memory", "can't allocate memory", "CUDNN_STATUS_NOT_SUPPORTED")
-"""Texts in the out-of-memory errors of CUDA, of the CPU allocator and of cuDNN."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is an out-of-memory error."""
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
     known = {field.name for field in fields(args) if field.init}
     hints = hints_of(type(args))
     written = {name: getattr(args, name) for name in args.given if name in known}
-    chosen = {name: _converted(name, value, hints[name]) for name, value in resolve_aliases(values, known).items()}
+    chosen = {name: converted(name, value, hints[name]) for name, value in resolve_aliases(values, known).items()}
     made = type(args)(**{**written, **chosen})
     made.resolve_like(args)
     return made
@@ -348,7 +348,8 @@ def _of_rank_0(ranks: Ranks, key: str, value: tuple[dict[str, Any], str]) -> tup
     return found, refusal
 
 
-def _converted(name: str, value: Any, hint: Any) -> Any:
+def converted(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of an argument, converted to the type `hint` of the argument."""
     value = value.item() if hasattr(value, "item") else value  # numpy's numbers
     if isinstance(value, float) and value == value and not fits(value, hint) and fits(int(value), hint):
         return int(value)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ...callbacks.precision.mixed_precision import to_float32
 from ...engine.data.batches import map_tensors
+from ...engine.distributed.memory_errors import lacks_memory
 from ...engine.run import Run
 from ...events.errors import ArgumentError, TrainbusError
 from .config import stage_of
@@ -74,9 +75,11 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
             model_parameters=groups if optimizer is None else None,
             config=deepcopy({name: part for name, part in config.items() if name != "scheduler"}),
         )
-    except (TrainbusError, MemoryError, torch.OutOfMemoryError):
+    except TrainbusError:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise
         raise ArgumentError(
             f"DeepSpeed refused the model or its configuration: {type(error).__name__}: {error}. Set "
             "`log_level='info'` to log the configuration."

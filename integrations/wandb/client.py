@@ -218,7 +218,7 @@ class WandbSession(TrackerSession):
                 if self.live.offline and (lacks := missing_rows(Path(self.live.sync_dir), AXIS, self.progress[0])):
                     logger.warning("The wandb run %s is not complete: %s", self.run_id, lacks)
             stored = identity.load(self.request.folder, self.run_id) or self.request.identity
-            _store(self.request.folder, replace(stored, finished=True))
+            _store(self.request.folder, replace(stored, finished=not outcome.exit_code))
             tell_sync(stored)
 
     def _define(self, row: Mapping[str, Any]) -> None:

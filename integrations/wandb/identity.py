@@ -59,8 +59,8 @@ class Identity:
     segments: tuple[Segment, ...] = ()
     """The segments, in the order of their steps."""
     finished: bool = False
-    """Whether the process that wrote the last segment also finished the run. False while this process runs, and after
-    a kill."""
+    """Whether the process that wrote the last segment ended with success. False while this process runs, and after a
+    kill, a signal or an error."""
     config: dict[str, Any] = field(default_factory=dict)
     """The config with which the first segment began."""
 
@@ -115,6 +115,24 @@ def load_last(folder: Path, number: int) -> Identity | None:
             with `-<number>`, but the ids of callback 1 have no number.
     """
     return next((known for known in reversed(_runs(folder)) if _number(known.run_id) == number), None)
+
+
+def unfinished(folder: Path, number: int, named: str | None) -> str | None:
+    """Return the id of the run that a restart without a checkpoint continues; None if the restart starts a new run.
+
+    A restart continues the last run if that run did not end with success, so that all attempts of one training are in
+    one run. After a success, the program trains again from the start, which is a new run.
+
+    Args:
+        folder: the output folder.
+        number: the number of the callback, as for `load_last`.
+        named: the id that the user set, such as the environment variable `WANDB_RUN_ID`; None if the user set no id. An
+            id of another run is an order for this run.
+    """
+    known = load_last(folder, number)
+    if known is None or known.finished or named not in (None, known.run_id):
+        return None
+    return known.run_id
 
 
 def _number(run_id: str) -> int:

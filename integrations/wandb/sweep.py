@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from ...events.errors import ArgumentError, TrainbusError, nearest, note
 from ...events.stages import Stage
 from ...events.state import TrainerState
 
+OBJECTIVE = "objective"
+"""The column with the result of `compute_objective`, in the wandb run of each trial."""
 OPTIONS = ("sweep_id", "project", "entity", "name", "metric")
 
 
@@ -50,10 +53,10 @@ class WandbSweep:
                 )
         options = dict(search.options)
         location = {key: options[key] for key in ("project", "entity") if key in options}
-        metric = options.get("metric", "eval/loss")
         sweep_id = options.get("sweep_id")
         if sweep_id is None:
-            space = {**search.space(None), "metric": {"name": metric, "goal": direction}}
+            space = dict(search.space(None))
+            space["metric"] = _metric(space.get("metric"), options.get("metric"), direction)
             if "name" in options:
                 space["name"] = options["name"]
             try:
@@ -85,7 +88,7 @@ class _Trials:
             name = search.name_of(config, session.id)
 
             def report(objective: Any, step: int, metrics: dict[str, Any]) -> None:
-                session.log({"objective": objective, "step": step})
+                session.log({OBJECTIVE: objective, "step": step})
 
             def log(state: TrainerState, logs: dict[str, Any]) -> None:
                 session.log({**{_in_sections(key): value for key, value in logs.items()}, "step": state.global_step})
@@ -101,7 +104,7 @@ class _Trials:
                 note(error, f"This is trial {session.id} of the search, with {config}.")
                 self.failed.append(error)
                 raise  # wandb marks the trial as failed, and the agent continues
-            session.summary["objective"] = objective
+            session.summary[OBJECTIVE] = objective
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
@@ -121,6 +124,30 @@ class _Trials:
         if best is None:
             raise TrainbusError(NOT_A_NUMBER)
         return best._replace(run_summary=sweep_id)
+
+
+def _metric(given: Any, name: str | None, direction: str) -> dict[str, Any]:
+    """Return the entry `metric` of the configuration of a sweep.
+
+    Args:
+        given: the entry of the user's space; None if the space has no such entry.
+        name: the option `metric` of the search. None: the name of the user's entry, else the objective.
+        direction: the direction of the search.
+
+    Raises:
+        ArgumentError: if `given` is not a dict, or if its goal is `maximize` and the search minimizes. The goal
+            `minimize` is the default of the space, so `direction="maximize"` replaces it.
+    """
+    entry = {} if given is None else given
+    example = {"name": "eval/accuracy", "goal": direction}
+    if not isinstance(entry, Mapping):
+        raise ArgumentError(f"The `metric` of the space is {given!r}, which is not a dict. Write {example}.")
+    if entry.get("goal") == "maximize" and direction == "minimize":
+        raise ArgumentError(
+            "The space has the goal 'maximize', but `direction` is 'minimize'. Pass direction='maximize' to "
+            "`hyperparameter_search`, or remove the goal from the space."
+        )
+    return {**entry, "name": name or entry.get("name") or OBJECTIVE, "goal": direction}
 
 
 def _in_sections(key: str) -> str:

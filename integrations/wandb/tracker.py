@@ -168,8 +168,8 @@ class Wandb(RowTracker):
         return options.get("id") or numbered(run.run_id or uuid.uuid4().hex, self, run)
 
     def unfinished_run(self, run: Run) -> str | None:
-        known = identity.load_last(run.args.output_path, number_of(self, run))
-        return known.run_id if known is not None and not known.finished else None
+        named = {**from_environment(), **self.options}.get("id")
+        return identity.unfinished(run.args.output_path, number_of(self, run), named)
 
     def argument_overrides(self, args: TrainingArguments) -> dict[str, Any]:
         if is_disabled():
@@ -185,7 +185,7 @@ class Wandb(RowTracker):
         if not changed or not opening.resumes:
             return opening
         names = ", ".join(changed)
-        if not opening.state:  # a restart before the first checkpoint, of another program
+        if not opening.state:  # a restart before the first checkpoint, with other arguments
             return Opening(uuid.uuid4().hex)
         if self.on_change == "new":
             return Opening(uuid.uuid4().hex)

@@ -247,6 +247,29 @@ def test_a_session_with_a_step_has_its_own_figures(tmp_path: Path) -> None:
     assert second["steps_per_second"] != first["steps_per_second"]
 
 
+def test_a_resumed_session_keeps_the_metrics_that_it_has_not_logged(tmp_path: Path) -> None:
+    first = session_of(tmp_path, steps=4, logging_steps=1, eval_strategy="steps", eval_steps=2)["metrics"]
+    second = session_of(tmp_path, logging_steps=1, eval_strategy="no")["metrics"]
+    assert {name for name in first if name.startswith("eval_")} >= {"eval_loss", "eval_runtime"}
+    kept = {name: value for name, value in first.items() if name.startswith("eval_")}
+    assert {name: second[name] for name in kept} == kept
+    assert second["epoch"] > first["epoch"]
+    assert second["learning_rate"] != first["learning_rate"]
+
+
+def test_the_checkpoint_supplies_metrics_that_the_file_lacks(tmp_path: Path) -> None:
+    first = session_of(tmp_path / "a", steps=4, logging_steps=1, eval_strategy="steps", eval_steps=2)["metrics"]
+    built = net_trainer(tmp_path / "b", StatusFile(), logging_steps=1, max_steps=6)
+    built.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-4"))
+    assert status_in(tmp_path / "b")["metrics"]["eval_loss"] == first["eval_loss"]
+
+
+def test_a_fresh_start_has_no_metrics_of_another_run(tmp_path: Path) -> None:
+    session_of(tmp_path, steps=4, logging_steps=1, eval_strategy="steps", eval_steps=2)
+    net_trainer(tmp_path, StatusFile(), logging_steps=1, max_steps=6).train()
+    assert "eval_loss" not in status_in(tmp_path)["metrics"]
+
+
 def test_a_fresh_start_forgets_the_figures_of_another_run(tmp_path: Path) -> None:
     run_of(tmp_path).train()
     built = run_of(tmp_path)

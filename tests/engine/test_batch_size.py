@@ -11,7 +11,7 @@ from support.data import points
 from support.models import Regression
 from support.outcomes import history, same_weights, weights
 from support.trainers import both, regression_trainer
-from trainbus.engine.search.batch_size import is_out_of_memory
+from trainbus.engine.distributed.memory_errors import is_out_of_memory
 from trainbus.events import ArgumentError
 
 CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB."

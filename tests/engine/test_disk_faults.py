@@ -11,13 +11,15 @@ import re
 import resource
 import threading
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import nn
 
 from support.checkpoints import chosen, names_in, saving
@@ -31,6 +33,7 @@ from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.engine.checkpoint.write import disk_space as space
 from trainbus.engine.checkpoint.write import model_files
 from trainbus.engine.checkpoint.write import save as saving_module
+from trainbus.engine.checkpoint.write.disk_errors import errno_of, is_disk_error
 from trainbus.events import ArgumentError, CheckpointError, every
 
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -316,3 +319,131 @@ def test_an_error_other_than_a_disk_error_is_passed_on(tmp_path: Path, monkeypat
     with pytest.raises(RuntimeError, match="a bug"):
         saving(tmp_path, 1, on_save_error="warn").train()
     assert names_in(tmp_path) == []
+
+
+# Files that native code writes.
+
+
+class OfSafetensors(Wide):
+    """Writes itself with safetensors, as models of transformers do."""
+
+    def save_pretrained(self, folder: str, state_dict: Any = None) -> None:
+        weights = {name: weight.clone() for name, weight in (state_dict or self.state_dict()).items()}
+        save_file(weights, Path(folder) / "model.safetensors")
+
+
+class OfTorch(Wide):
+    """Writes itself with `torch.save`."""
+
+    zipped = True
+
+    def save_pretrained(self, folder: str, state_dict: Any = None) -> None:
+        path = Path(folder) / "pytorch_model.bin"
+        torch.save(state_dict or self.state_dict(), path, _use_new_zipfile_serialization=self.zipped)
+
+
+class OfTorchBefore(OfTorch):
+    """Writes itself with `torch.save` in its former format."""
+
+    zipped = False
+
+
+class OfTorchIntoFile(Wide):
+    """Writes itself with `torch.save` into an open file."""
+
+    def save_pretrained(self, folder: str, state_dict: Any = None) -> None:
+        with open(Path(folder) / "pytorch_model.bin", "wb") as file:
+            torch.save(state_dict or self.state_dict(), file)
+
+
+NATIVE = {
+    OfSafetensors: "File too large",
+    OfTorch: r"torch could not write all bytes of a file. Either the disk is full, or .* \(`ulimit -f`\)",
+    OfTorchBefore: "File too large",
+    OfTorchIntoFile: "File too large",
+}
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def limited(
+    folder: Path, model: nn.Module, cls: type[Trainer] = Trainer, unlimited: Any = (1,), **args: Any
+) -> Trainer:
+    """A run of 3 steps that cannot write large files in the saves of other steps than `unlimited`."""
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "use_cpu": True, "optim": "sgd", **args}
+    trainer = cls(model, TrainingArguments(str(folder), **options), train_dataset=points(20))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(checkpoint: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if checkpoint.step in unlimited else 100_000, hard))
+
+    trainer.on("on_save_begin", limit, id="limit")
+    return trainer
+
+
+@pytest.mark.parametrize("async_save", [False, True])
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_full_disk_is_explained_for_native_writers(kind: type[Any], async_save: bool, tmp_path: Path) -> None:
+    with files_up_to(resource.getrlimit(resource.RLIMIT_FSIZE)[0]), pytest.raises(CheckpointError) as caught:
+        limited(tmp_path, kind(), async_save=async_save).train()
+    assert re.search(f"step 2 cannot be written to .*{NATIVE[kind]}.*\\. It needs at least", str(caught.value))
+    if NATIVE[kind] == "File too large":
+        assert "Raise the limit of the size of a file: see `ulimit -f`" in str(caught.value)
+    assert names_in(tmp_path) == ["checkpoint-1"]
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_full_disk_for_native_writers_ends_no_run_that_warns(kind: type[Any], tmp_path: Path, caplog: Any) -> None:
+    with files_up_to(resource.getrlimit(resource.RLIMIT_FSIZE)[0]):
+        limited(tmp_path, kind(), unlimited=(1, 3), on_save_error="warn", async_save=False).train()
+    assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
+    assert "The checkpoint of step 2 cannot be written" in caplog.text
+
+
+def test_a_full_disk_is_explained_for_an_override(tmp_path: Path) -> None:
+    with (
+        files_up_to(resource.getrlimit(resource.RLIMIT_FSIZE)[0]),
+        pytest.raises(CheckpointError, match=r"step 2 cannot be written .*torch could not write all bytes"),
+    ):
+        limited(tmp_path, Wide(), Partial).train()
+
+
+def test_another_error_of_torch_during_a_save_stays(tmp_path: Path) -> None:
+    class Broken(Wide):
+        def save_pretrained(self, folder: str, state_dict: Any = None) -> None:
+            torch.save(self.state_dict(), Path(folder) / "missing" / "pytorch_model.bin")
+
+    with pytest.raises(RuntimeError, match=r"Parent directory .* does not exist"):
+        limited(tmp_path, Broken(), on_save_error="warn").train()
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (OSError(errno.ENOSPC, "full"), errno.ENOSPC),
+        (OSError("100 requested and 50 written"), None),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), errno.ENOSPC),
+        (RuntimeError("write(): fd 4 failed with No space left on device"), errno.ENOSPC),
+        (RuntimeError("write(): fd 4 failed with something new"), None),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"), None),
+    ],
+)
+def test_the_number_of_a_disk_error(error: Exception, number: int | None) -> None:
+    assert is_disk_error(error)
+    assert errno_of(error) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["size mismatch", "[enforce fail at inline_container.cc:1] PytorchStreamReader failed"]
+)
+def test_other_errors_are_no_disk_errors(text: str) -> None:
+    assert not is_disk_error(RuntimeError(text))

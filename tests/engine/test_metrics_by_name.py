@@ -404,3 +404,26 @@ def test_class_without_a_name_is_an_error_and_not_left_out(name: str):
     with pytest.raises(ArgumentError, match=r"`label_names` has no name for the class 2"):
         Metrics(name, average=None, label_names=["cat", "dog"])(prediction)
     assert len(Metrics(name, average=None, labels=[0, 1], label_names=["cat", "dog", "cow"])(prediction)) == 2
+
+
+@pytest.mark.parametrize("average", [None, "macro", "micro", "weighted"])
+def test_the_chosen_classes_are_measured_also_with_names(average: str | None) -> None:
+    prediction = EvalPrediction(predictions=np.eye(3)[[0, 1, 2, 1, 0, 2]], label_ids=np.array([0, 1, 2, 2, 0, 1]))
+    for labels in ([2], [2, 0], range(1, 3), np.array([1]), [1.0]):
+        plain = Metrics("f1", average=average, labels=labels)(prediction)
+        named = Metrics("f1", average=average, labels=labels, label_names=["a", "b", "c"])(prediction)
+        numbers = {name.replace("_a", "_0").replace("_b", "_1").replace("_c", "_2"): name for name in named}
+        assert {number: named[name] for number, name in numbers.items()} == plain
+        assert len(plain) == (len(labels) if average is None else 1)
+
+
+@pytest.mark.parametrize("labels", [["c"], "c", 2, [], [True], [None], [0.5], {"c": 2}])
+@pytest.mark.parametrize("average", [None, "macro"])
+def test_classes_that_no_prediction_can_equal_are_refused(labels: object, average: str | None) -> None:
+    with pytest.raises(ArgumentError, match=r"is not a list of class numbers, .* belong in `label_names`"):
+        Metrics("f1", average=average, labels=labels, label_names=["a", "b", "c"])
+
+
+def test_a_chosen_class_without_a_name_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"`label_names` has no name for the class 7"):
+        Metrics("f1", average=None, labels=[1, 7], label_names=["a", "b", "c"])

@@ -44,5 +44,9 @@ try:
 except TrainbusError as error:
     seen["refused"] = str(error)
     seen["refused"] = seen["refused"][seen["refused"].index("`learning_rat`") :]
+try:
+    plain.hyperparameter_search(lambda trial: {}, n_trials=1, backend="optuna", storage="sqlite:////missing/study.db")
+except Exception as error:  # of sqlalchemy on rank 0
+    seen["no study"] = "unable to open database file" in str(error)
 (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 built.end()

@@ -175,6 +175,16 @@ WRONG_FUNCTIONS = [
     ({"pruner": "medianpruner"}, r"`pruner` is 'medianpruner'.* such as optuna\.pruners\.MedianPruner\("),
     ({"timeout": "1h"}, "`timeout` is '1h'. Pass a number of seconds"),
     ({"n_jobs": "2"}, "`n_jobs` is '2'. Pass a whole number"),
+    ({"storage": 5}, "`storage` is 5. Pass the address of a database, such as 'sqlite:///study.db', or"),
+    ({"storage": "study.db"}, "`storage` is 'study.db'. Pass the address of a database"),
+    ({"storage": Path("study.db")}, r"`storage` is .*Path\('study.db'\)\. Pass the address of a database"),
+    ({"study_name": 5}, "`study_name` is 5. Pass a text"),
+    ({"catch": "RuntimeError"}, r"`catch` is 'RuntimeError'. Pass classes of errors, such as \(RuntimeError,\)"),
+    ({"catch": (RuntimeError(),)}, "`catch` is .*Pass classes of errors"),
+    ({"callbacks": 5}, "`callbacks` is 5. Pass a list of functions"),
+    ({"callbacks": [5]}, r"`callbacks` is \[5\]. Pass a list of functions"),
+    ({"load_if_exists": "no"}, "`load_if_exists` is 'no'. Pass True or False"),
+    ({"show_progress_bar": "yes"}, "`show_progress_bar` is 'yes'. Pass True or False"),
 ]
 
 
@@ -182,6 +192,21 @@ WRONG_FUNCTIONS = [
 def test_wrong_functions_and_options_of_a_search_say_what_to_write(tmp_path, options, match):
     with pytest.raises(ArgumentError, match=match):
         searcher(tmp_path).hyperparameter_search(**{"hp_space": rates, "n_trials": 1, "backend": "optuna", **options})
+
+
+def test_right_options_of_a_search_reach_optuna(tmp_path):
+    ended = []
+    options = {
+        "storage": f"sqlite:///{tmp_path / 'study.db'}",
+        "study_name": "tuning",
+        "catch": RuntimeError,
+        "callbacks": [lambda study, trial: ended.append(trial.number)],
+        **{"load_if_exists": True, "gc_after_trial": True, "show_progress_bar": False, "timeout": 600.0, "n_jobs": 1},
+    }
+    for _ in range(2):
+        search(searcher(tmp_path), n_trials=1, **options)
+    assert ended == [0, 1]
+    search(searcher(tmp_path), n_trials=1, storage=optuna.storages.InMemoryStorage(), catch=[RuntimeError])
 
 
 def test_another_key_error_of_an_objective_stays(tmp_path):
@@ -443,6 +468,7 @@ def test_two_processes_train_the_same_trials_and_agree_on_the_best(tmp_path):
     assert first["ended"] == ["run-1", "run-2"]  # the first is pruned, on both
     assert first["best"][0] in ("1", "2")
     assert first["best"][2].keys() == {"learning_rate", "dropout"}
+    assert first["no study"], "no rank waits for a study that rank 0 cannot create"
     assert first["best"][1] > 0
     assert "did you mean 'learning_rate'" in first["refused"]
 
@@ -666,7 +692,10 @@ def test_ray_trains_each_trial_and_receives_each_evaluation(tmp_path, tune, monk
     space = {"learning_rate": [1e-5, 0.05], "seed": [3.7, 4.2], "depth": [1, 2]}
     best = built.hyperparameter_search(lambda trial: space, n_trials=2, backend="ray", verbose=0)
     assert best.run_id == "abc_1"
-    assert best.hyperparameters == {"learning_rate": 0.05, "seed": 4.2, "depth": 2}
+    assert best.hyperparameters == {"learning_rate": 0.05, "seed": 4, "depth": 2}
+    for name, value in best.hyperparameters.items():
+        if name != "depth":
+            setattr(built.args, name, value)
     assert best.objective == tune.reports["abc_1"][-1]["eval_loss"]
     assert [report["epoch"] for report in tune.reports["abc_0"]] == [1.0, 2.0]
     assert tune.asked["resources_per_trial"] == {"cpu": 1}
@@ -683,6 +712,16 @@ def test_ray_gets_the_result_of_a_trial_evaluated_only_at_the_end(tmp_path, tune
     )
     assert best.run_id == "abc_1"
     assert tune.reports["abc_0"][0].keys() == {"objective"}
+
+
+@pytest.mark.parametrize("value", [16.9, "16", np.int64(16), np.float64(16.0)], ids=lambda value: type(value).__name__)
+def test_values_of_the_best_trial_can_be_assigned(tmp_path, tune, value):
+    built = searcher(tmp_path)
+    space = {"per_device_train_batch_size": [value], "learning_rate": [str(0.05)]}
+    best = built.hyperparameter_search(lambda trial: space, n_trials=1, backend="ray")
+    for name, chosen in best.hyperparameters.items():
+        setattr(built.args, name, chosen)
+    assert (built.args.per_device_train_batch_size, built.args.learning_rate) == (16, 0.05)
 
 
 class Sweeps:
@@ -751,7 +790,7 @@ def test_a_wandb_sweep_receives_the_logs_of_each_trial(tmp_path, sweeps):
     built = searcher(tmp_path, args={"report_to": "wandb"})
     best = built.hyperparameter_search(backend="wandb", n_trials=3, project="demo", name="try")
     config, where = sweeps.sweeps[0]
-    assert config["metric"] == {"name": "eval/loss", "goal": "minimize"}
+    assert config["metric"] == {"name": "objective", "goal": "minimize"}
     assert config["name"] == "try"
     assert where == {"project": "demo"}
     assert sweeps.asked == ("sweep-1", {"project": "demo"})
@@ -761,6 +800,42 @@ def test_a_wandb_sweep_receives_the_logs_of_each_trial(tmp_path, sweeps):
     assert sweeps.sessions[1].summary == {"objective": best.objective}
     assert len(sweeps.sessions) == 3  # the tracker of `report_to` opens none beside them
     assert {session.finished for session in sweeps.sessions} == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "direction", "expected"),
+    [
+        (None, None, "maximize", {"name": "objective", "goal": "maximize"}),
+        (None, "eval/loss", "minimize", {"name": "eval/loss", "goal": "minimize"}),
+        ({"name": "eval/f1"}, None, "maximize", {"name": "eval/f1", "goal": "maximize"}),
+        ({"name": "eval/f1", "goal": "maximize"}, None, "maximize", {"name": "eval/f1", "goal": "maximize"}),
+        ({"name": "objective", "goal": "minimize"}, None, "maximize", {"name": "objective", "goal": "maximize"}),
+        ({"name": "eval/f1", "target": 0.9}, None, "maximize", {"name": "eval/f1", "goal": "maximize", "target": 0.9}),
+        ({"name": "eval/f1"}, "eval/loss", "minimize", {"name": "eval/loss", "goal": "minimize"}),
+    ],
+)
+def test_a_sweep_optimizes_the_metric_of_the_space(tmp_path, sweeps, given, option, direction, expected):
+    space = {"method": "bayes", "parameters": {"learning_rate": {"values": [0.1]}}}
+    space |= {} if given is None else {"metric": given}
+    options = {} if option is None else {"metric": option}
+    before = json.dumps(space)
+    built = searcher(tmp_path)
+    built.hyperparameter_search(lambda trial: space, backend="wandb", n_trials=1, direction=direction, **options)
+    assert sweeps.sweeps[0][0] == {**space, "metric": expected}
+    assert json.dumps(space) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "eval/f1", "goal": "maximize"}, "goal 'maximize', but `direction` is 'minimize'. Pass direction="),
+        ("eval/f1", "The `metric` of the space is 'eval/f1', which is not a dict. Write {'name': "),
+    ],
+)
+def test_a_metric_that_contradicts_the_search_is_refused(tmp_path, sweeps, given, message):
+    space = {"method": "bayes", "parameters": {"learning_rate": {"values": [0.1]}}, "metric": given}
+    with pytest.raises(ArgumentError, match=message):
+        searcher(tmp_path).hyperparameter_search(lambda trial: space, backend="wandb", n_trials=1)
 
 
 def test_search_joins_an_existing_sweep_and_reports_failures(tmp_path, sweeps):

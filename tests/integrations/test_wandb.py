@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ import pytest
 import torch
 from PIL import Image
 
+from support.callbacks import Boom
 from support.processes import run_on_two
 from trainbus import KeepBest, Log, MixedPrecision, every
 from trainbus.events.errors import ArgumentError
@@ -339,6 +340,46 @@ def test_two_callbacks_that_were_killed_before_a_checkpoint_continue_their_own_r
         identity.store(tmp_path, identity.Identity(name, (identity.Segment("gone", True),)), opens=True)
     assert [identity.load_last(tmp_path, number).run_id for number in (1, 2, 10)] == names
     assert identity.load_last(tmp_path, 3) is None
+
+
+def restarted_without_a_checkpoint(folder, end):
+    """Train, end the training in its step 3 with `end`, train again in a new trainer, and return the segments."""
+    for ends in (end, lambda: None):
+        trainer = build(folder, offline(folder), save_strategy="no")
+        trainer.on("on_step_begin", lambda state, ends=ends: ends() if state.global_step == 2 else None)
+        with suppress(Boom, SystemExit):
+            trainer.train(resume_from_checkpoint="auto")
+        trainer.end()
+    return segments(folder)
+
+
+def fail():
+    raise Boom("step 3")
+
+
+@pytest.mark.parametrize("end", [fail, lambda: os.kill(os.getpid(), signal.SIGTERM)], ids=["error", "signal"])
+def test_a_restart_before_the_first_checkpoint_continues_the_run(end, tmp_path):
+    first, second = restarted_without_a_checkpoint(tmp_path, end)
+    assert first.run_id == second.run_id
+    assert first.steps[0] == 2
+    assert sorted({*first.steps, *second.steps}) == sorted(first.steps + second.steps), "no row is written twice"
+    assert {*first.steps, *second.steps} >= {2, 4, 6, 8}
+
+
+def test_a_training_after_a_success_without_a_checkpoint_is_another_run(tmp_path):
+    first, second = restarted_without_a_checkpoint(tmp_path, lambda: None)
+    assert first.run_id != second.run_id
+    assert first.steps == second.steps == [2, 4, 6, 8]
+
+
+def test_a_restart_before_the_first_checkpoint_uses_the_id_of_the_user(tmp_path, monkeypatch):
+    def fail_and_name():
+        monkeypatch.setenv("WANDB_RUN_ID", "chosen")
+        raise Boom("step 3")
+
+    first, second = restarted_without_a_checkpoint(tmp_path, fail_and_name)
+    assert (first.run_id == "chosen", second.run_id) == (False, "chosen")
+    assert second.steps == [2, 4, 6, 8]
 
 
 def test_two_trainings_of_one_process_have_a_run_each(tmp_path):

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from trainbus import Checkpoint, EarlyStopping, Evaluate, Log, every
 from trainbus.events import CheckpointError
@@ -104,6 +107,20 @@ def test_a_full_disk_fails_the_save_and_no_other_folder(tmp_path: Path) -> None:
         (tmp_path / "full2" / "file").write_text("works")
         with pytest.raises(OSError, match="No space left"):
             (tmp_path / "full" / "file").write_text("fails")
+
+
+def test_a_full_disk_fails_native_writers(tmp_path: Path) -> None:
+    full, tensors = tmp_path / "full", {"weight": torch.ones(2)}
+    full.mkdir()
+    with full_disk(full):
+        with pytest.raises(RuntimeError, match="unexpected pos"):
+            torch.save(tensors, full / "a.pt")
+        with pytest.raises(SafetensorError, match="No space left on device"):
+            save_file(tensors, full / "a.safetensors")
+        torch.save(tensors, tmp_path / "a.pt")
+        save_file(tensors, tmp_path / "a.safetensors")
+    torch.save(tensors, full / "a.pt")
+    save_file(tensors, full / "a.safetensors")
 
 
 def test_a_killed_process_leaves_its_checkpoints(tmp_path: Path) -> None:

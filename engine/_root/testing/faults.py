@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
+
 from .. import Stage, Trainer, TrainerState
 
 Undo = Callable[[], Any]
@@ -123,13 +126,20 @@ def full_disk(folder: Path | str) -> Iterator[None]:
     """Simulate a full disk below a folder, in a `with` block.
 
     An `OSError` with the error number ENOSPC is raised when the program opens a file below the folder for writing. The
-    error is also raised when the program creates the folder or one of its subfolders.
+    error is also raised when the program creates the folder or one of its subfolders. `torch.save` and the functions of
+    `safetensors.torch` then raise the errors that they raise on a full disk.
     """
     full = Path(os.path.abspath(folder))
-    opens, makes = builtins.open, os.mkdir
+    opens, io_open, makes = builtins.open, io.open, os.mkdir
+    native: Any = safetensors.torch  # its functions call its `serialize_file`
+    saves, serializes = torch.save, native.serialize_file
+
+    def refuses(path: Any) -> bool:
+        named = isinstance(path, (str, os.PathLike))
+        return named and Path(os.path.abspath(os.fspath(path))).is_relative_to(full)
 
     def refuse(path: Any) -> None:
-        if isinstance(path, (str, os.PathLike)) and Path(os.path.abspath(os.fspath(path))).is_relative_to(full):
+        if refuses(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
 
     def guarded_open(path: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
@@ -141,9 +151,22 @@ def full_disk(folder: Path | str) -> Iterator[None]:
         refuse(path)
         makes(path, *args, **options)
 
-    builtins.open, os.mkdir = guarded_open, guarded_mkdir  # type: ignore[assignment]
-    io_open, io.open = io.open, guarded_open  # type: ignore[assignment]
+    def guarded_save(obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        if refuses(f):
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+        saves(obj, f, *args, **options)
+
+    def guarded_serialize(tensors: Any, filename: Any, *args: Any, **options: Any) -> None:
+        if refuses(filename):
+            text = f"{os.strerror(errno.ENOSPC)} (os error {errno.ENOSPC})"
+            raise safetensors.SafetensorError(f"Error while serializing: I/O error: {text}")
+        serializes(tensors, filename, *args, **options)
+
+    builtins.open = io.open = guarded_open  # type: ignore[assignment]
+    os.mkdir, torch.save = guarded_mkdir, guarded_save
+    native.serialize_file = guarded_serialize
     try:
         yield
     finally:
-        builtins.open, os.mkdir, io.open = opens, makes, io_open
+        builtins.open, io.open, os.mkdir = opens, io_open, makes
+        torch.save, native.serialize_file = saves, serializes

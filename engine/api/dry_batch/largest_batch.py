@@ -9,10 +9,10 @@ import torch
 from ....events.errors import ArgumentError, DataError, NonFiniteError, note
 from ...checkpoint.rng_state import random_states, restore_random_states
 from ...data.batches import to_device
+from ...distributed.memory_errors import is_out_of_memory
 from ...loss.index_errors import message_of, out_of_range, rows_in_batch
 from ...loss.signature import user_model
 from ...run import Run
-from ...search.batch_size import is_out_of_memory
 from . import checks, rows
 from .forward import Measured, NoForward, check_runnable, run_model
 from .kept_state import KeptState, Unrestorable

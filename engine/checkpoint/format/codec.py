@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 from .folder import CheckpointFolder
 from .layout import arranged, stride_to_store
 from .sharded import StoredTensor, as_tensor, has_sharded_tensors, is_split, open_tensors
@@ -83,6 +84,8 @@ def load_values(
     except FileNotFoundError:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 
 _CALLED = re.compile(r"(?:GLOBAL|function) `?(?P<name>[A-Za-z_][\w.]*)")
 
@@ -36,6 +37,8 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
     except FileNotFoundError:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise
         called = _CALLED.search(str(error))
         if called is None:
             raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error

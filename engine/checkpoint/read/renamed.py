@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...distributed.memory_errors import lacks_memory
 from ..format.folder import CheckpointFolder
 
 
@@ -35,7 +36,9 @@ def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -
             other, told = read(
                 folder.path, config=getattr(model, "config", None), dtype=dtype, output_loading_info=True
             )
-    except Exception:
+    except Exception as error:
+        if lacks_memory(error):
+            raise
         return state  # the error about the names follows
     lost = [told.get(kind) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")]
     found: dict[str, Any] = other.state_dict()

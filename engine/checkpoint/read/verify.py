@@ -12,6 +12,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 from ..format.files import (
     ADAPTER,
     ARGUMENTS,
@@ -228,6 +229,8 @@ def _unreadable(folder: CheckpointFolder) -> list[str]:
         try:
             _read_through(folder.path / name)
         except Exception as error:  # parsers raise many types, and each means that the file cannot be read
+            if lacks_memory(error):
+                raise
             found.append(f"{name} is damaged: {error}")
     return found
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from ....events.errors import CheckpointError
@@ -18,6 +17,7 @@ from ...api.console import FULL
 from ..format.files import readable_size
 from ..format.sharded import Files
 from ..format.subclasses import consists_of_tensors
+from .disk_errors import errno_of, is_disk_error, reason_of_disk_error
 
 _PROBE = 4096
 """The bytes that `check_writable` writes as a test."""
@@ -118,20 +118,22 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         folder: the folder that the checkpoint folder is written into.
 
     Raises:
-        CheckpointError: if the block raises an OSError, a SafetensorError or a CheckpointError. A CheckpointError is
-            raised unchanged.
+        CheckpointError: if the block raises an error that `is_disk_error` recognises, or a CheckpointError. A
+            CheckpointError is raised unchanged.
     """
     try:
         yield
     except CheckpointError:
         raise
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        if not is_disk_error(error):
+            raise
         free = bytes_free(folder)
         available = "an unknown amount" if free is None else readable_size(free)
-        number = getattr(error, "errno", None)
+        number = errno_of(error)
         blocks = "Files take whole blocks of the disk. " if number == errno.ENOSPC and (free or 0) >= needed else ""
         raise CheckpointError(
-            f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
+            f"The checkpoint of step {step} cannot be written to {folder}: {reason_of_disk_error(error)}. "
             f"It needs at least {readable_size(needed)}, and {available} is free. {blocks}"
             "Earlier checkpoints are unchanged. " + _remedy(number, full=free is not None and free < needed)
         ) from error

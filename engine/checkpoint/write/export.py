@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....events.errors import ModelError
+from ....events.errors import CheckpointError, ModelError
 from ...data.batches import map_tensors
+from .disk_errors import is_disk_error, reason_of_disk_error
 
 EXPORTED = "model.pt2"
 """The file of an exported model. `torch.export.load` reads it."""
@@ -33,6 +34,7 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
 
     Raises:
         ModelError: if the model cannot be traced.
+        CheckpointError: if the file cannot be written.
     """
     named = isinstance(inputs, Mapping)
     example = map_tensors(_two_rows, dict(inputs) if named else tuple(inputs))
@@ -51,7 +53,15 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
         for module, mode in modes.items():
             module.training = mode
     folder.mkdir(parents=True, exist_ok=True)
-    torch.export.save(program, folder / EXPORTED)
+    try:
+        torch.export.save(program, folder / EXPORTED)
+    except Exception as error:
+        if not is_disk_error(error):
+            raise
+        raise CheckpointError(
+            f"{folder / EXPORTED} cannot be written: {reason_of_disk_error(error)}. Free some space, or set another "
+            "folder."
+        ) from error
     return folder / EXPORTED
 
 

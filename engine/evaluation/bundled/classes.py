@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ....events.argument_types import is_whole
 from ....events.errors import ArgumentError
 from .base import Bundled, Reads
 
@@ -105,6 +107,8 @@ class _Scores(_Counts):
     def __post_init__(self) -> None:
         if self.average not in _AVERAGES:
             raise ArgumentError(f"average={self.average!r} is unknown. Set one of: {', '.join(map(repr, _AVERAGES))}.")
+        if self.labels is not None:
+            self.labels = _class_numbers(self.labels)
 
     @property
     def names_vary(self) -> bool:
@@ -213,6 +217,21 @@ class MatthewsCorrelation(_Counts):
         covariance = sum(self._true.values()) * rows - both
         scale = math.sqrt((rows * rows - predicted) * (rows * rows - expected))
         return {"matthews_correlation": quotient(covariance, scale, 0.0)}
+
+
+def _class_numbers(labels: Any) -> list[int]:
+    """Return the option `labels` as a list of integers.
+
+    Raises:
+        ArgumentError: if a label is not a class number. No prediction would equal it, so its score would be 0.
+    """
+    listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, Mapping)) else []
+    if not listed or not all(map(is_whole, listed)):
+        raise ArgumentError(
+            f"labels={labels!r} is not a list of class numbers, such as labels=[1, 2]. The names of classes belong in "
+            "`label_names`."
+        )
+    return [int(label) for label in listed]
 
 
 def quotient(dividend: float, divisor: float, otherwise: float) -> float:
