@@ -19,7 +19,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from .. import Stage, Trainer, TrainerState
+from .. import Stage, Trainer
 
 Undo = Callable[[], Any]
 Injector = Callable[[Trainer], Undo]
@@ -35,38 +35,31 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
     Call the injector with a trainer. The injector returns a function that removes the fault.
 
     Args:
-        step: the first step that fails. The first step of a run is 1. Later steps raise the error too. An event
-            between two steps, such as `on_log`, belongs to the step before it.
+        step: the first step that fails. The first step of a run is 1. Later steps raise the error too. `on_step_end`
+            and the events between two steps belong to the next step: `raise_at(4, "on_step_end")` raises the error
+            at the end of step 3.
         event: the event that raises the error, after all its handlers ran. With `forward`, the forward pass of the
             model raises the error.
         error: a class or a function that returns the error to raise.
     """
 
+    def fail(trainer: Trainer) -> None:
+        if trainer.state.global_step >= step - 1:
+            raise error()
+
     def inject(trainer: Trainer) -> Undo:
-        began = 0  # the step that began last in this session
+        if event != "forward":
+            undo_event: Undo = trainer.on(event, lambda: fail(trainer), stage=Stage.RELEASE, id="fault")
+            return undo_event
         hooks: list[Any] = []
 
-        def begin(state: TrainerState) -> None:
-            nonlocal began
-            began = state.global_step + 1
-
-        def fail() -> None:
-            # An event before the first step of a session belongs to this step.
-            if (began or trainer.state.global_step + 1) >= step:
-                raise error()
-
         def hook(model: Any) -> None:
-            hooks.append(model.register_forward_pre_hook(lambda *_: fail()))
+            hooks.append(model.register_forward_pre_hook(lambda *_: fail(trainer)))
 
-        undos = [trainer.on("on_step_begin", begin, stage=Stage.PREPARE, id="fault_step")]
-        if event == "forward":
-            undos.append(trainer.on("on_train_begin", hook, id="fault"))
-        else:
-            undos.append(trainer.on(event, fail, stage=Stage.RELEASE, id="fault"))
+        handle = trainer.on("on_train_begin", hook, id="fault")
 
         def undo() -> None:
-            for each in undos:
-                each()
+            handle()
             for each in hooks:
                 each.remove()
 
