@@ -192,6 +192,15 @@ def test_the_counted_accuracy_is_that_of_the_batches(page: dict[str, Any]) -> No
     assert row["train_accuracy"] == pytest.approx(sum(hits) / len(hits))
 
 
+def test_each_recipe_begins_with_the_same_weights(page: dict[str, Any]) -> None:
+    """`StopAtTime` takes another number of steps on a busy machine, and may not change the outputs below it."""
+    made = []
+    for drawn in (1, 2):
+        torch.rand(drawn)
+        made.append([weight.detach().clone() for weight in page["make"]().model.parameters()])
+    assert all(map(torch.equal, *made))
+
+
 PROMISES: dict[str, dict[str, Any]] = {
     "LayerNorms": {},
     "DecayByLayer": {},

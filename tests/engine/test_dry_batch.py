@@ -237,18 +237,19 @@ def test_weights_are_those_of_transformers_with_a_dry_batch(tmp_path: Path) -> N
 
 
 def test_compiled_models_are_not_compiled_again(tmp_path: Path) -> None:
-    from torch._dynamo.utils import counters
+    # `counters["frames"]` also counts functions that torch does not compile, such as those of a garbage collection.
+    from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-    graphs = []
+    compiled = []
     for dry in (False, True):
         torch._dynamo.reset()
-        counters.clear()
+        clear_compilation_metrics()
         trained = net_trainer(tmp_path, dry_batch=dry, torch_compile_backend="eager", max_steps=2)
         trained.train()
-        graphs.append((counters["stats"]["unique_graphs"], counters["frames"]["ok"]))
+        compiled.append([(each.co_name, each.graph_op_count) for each in get_compilation_metrics()])
         assert not dry or trained.callbacks["DryBatch"].report.loss is not None
-    assert graphs[0] == graphs[1]
-    assert graphs[0][0] > 0
+    assert compiled[0] == compiled[1]
+    assert [name for name, _ in compiled[0]] == ["Net"]
 
 
 class Deep(Net):
@@ -582,20 +583,23 @@ class Untouchable(Dataset):
 
 
 def test_the_default_reads_no_sample_and_calls_no_code_of_the_program(tmp_path: Path) -> None:
-    Untouchable.touched = 0
-    model, calls = Stateful(), []
-    trained = net_trainer(tmp_path, model=model, train_dataset=Untouchable())
+    seconds = []
+    for _ in range(5):
+        Untouchable.touched = 0
+        model, calls = Stateful(), []
+        trained = net_trainer(tmp_path, model=model, train_dataset=Untouchable())
 
-    def stop(control: Any) -> None:
-        calls.append((Untouchable.touched, model.calls))
-        control.request("training_stop", "seen")
+        def stop(control: Any, model: Stateful = model, calls: list[Any] = calls) -> None:
+            calls.append((Untouchable.touched, model.calls))
+            control.request("training_stop", "seen")
 
-    trained.on("on_train_begin", stop, stage=Stage.RELEASE)
-    trained.train()
-    assert calls == [(0, 0)]
-    report = trained.callbacks["DryBatch"].report
-    assert report.checks == ["trainable parameters are in the optimizer"]
-    assert 0 < report.seconds < 0.05
+        trained.on("on_train_begin", stop, stage=Stage.RELEASE)
+        trained.train()
+        assert calls == [(0, 0)]
+        report = trained.callbacks["DryBatch"].report
+        assert report.checks == ["trainable parameters are in the optimizer"]
+        seconds.append(report.seconds)
+    assert 0 < min(seconds) < 0.05, "the fastest, because the clock also runs while another process has the processor"
 
 
 def test_the_default_takes_milliseconds_for_a_large_model(tmp_path: Path) -> None:

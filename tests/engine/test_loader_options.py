@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import multiprocessing
 
 import pytest
 import torch
@@ -14,36 +14,41 @@ from support.outcomes import same_weights, weights
 from support.trainers import both, regression_trainer
 
 
-class SlowFirst(Dataset):
-    """Its first rows take longer than all others."""
+class WaitingFirst(Dataset):
+    """Its first rows wait until `opened` is set, which loading the row `opens` does."""
 
-    def __init__(self, rows):
-        self.rows = points(rows)
+    def __init__(self, rows, opens=None):
+        self.rows, self.opens, self.opened = points(rows), opens, multiprocessing.Event()
 
     def __len__(self):
         return len(self.rows)
 
     def __getitem__(self, index):
+        if index == self.opens:
+            self.opened.set()
         if index < 2:
-            time.sleep(1.0)
+            self.opened.wait(60)
         return {**self.rows[index], "row": torch.tensor(index)}
 
 
-def rows_in_order(tmp_path, in_order):
+def rows_in_order(tmp_path, in_order, dataset):
     built = regression_trainer(
         tmp_path,
-        train_dataset=SlowFirst(12),
+        train_dataset=dataset,
         args={
             **{"dataloader_in_order": in_order, "dataloader_num_workers": 2, "per_device_train_batch_size": 2},
             **{"train_sampling_strategy": "sequential", "remove_unused_columns": False},
         },
     )
-    return [batch["row"][0].item() for batch in built.get_train_dataloader()]
+    for batch in built.get_train_dataloader():
+        dataset.opened.set()
+        yield batch["row"][0].item()
 
 
 def test_batches_come_in_order_or_as_they_are_ready(tmp_path):
-    assert rows_in_order(tmp_path, True) == [0, 2, 4, 6, 8, 10]
-    eager = rows_in_order(tmp_path, False)
+    # The second worker loads row 6 in its second batch, so its first batch is ready before the one of the first worker.
+    assert [*rows_in_order(tmp_path, True, WaitingFirst(12, opens=6))] == [0, 2, 4, 6, 8, 10]
+    eager = [*rows_in_order(tmp_path, False, WaitingFirst(12))]
     assert sorted(eager) == [0, 2, 4, 6, 8, 10]
     assert eager[0] != 0
 

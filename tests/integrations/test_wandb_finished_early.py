@@ -30,6 +30,13 @@ def finish_at(trainer, step, event="on_step_end"):
     return trainer
 
 
+def wait_for(opened):
+    """Wait up to a minute for a further run, which the tracker opens on its thread."""
+    deadline = time.monotonic() + 60
+    while not opened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_a_run_of_ours_that_the_program_finishes_continues_in_a_further_part(tmp_path, caplog):
     trainer = finish_at(build(tmp_path, offline(tmp_path), Log(every(1))), 5)
     trainer.train()
@@ -50,13 +57,11 @@ def test_rows_after_the_end_of_a_run_of_the_program_go_to_another_run_of_its_pro
     trainer = finish_at(build(tmp_path, offline(tmp_path), Log(every(1))), 5)
     tracker = trainer.callbacks["Wandb"]
 
-    def wait_until_opened(state):
+    def until_opened(state):
         """The checkpoint of step 8 has the id of the second run only if this run is open by then."""
-        deadline = time.monotonic() + 60
-        while state.global_step == 7 and tracker.run_id == mine.id and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: state.global_step != 7 or tracker.run_id != mine.id)
 
-    trainer.on("on_step_end", wait_until_opened)
+    trainer.on("on_step_end", until_opened)
     trainer.train()
     state = tracker.state_dict()
     trainer.end()
@@ -120,6 +125,7 @@ def test_an_evaluation_after_the_end_of_the_run_is_a_row(tmp_path):
     wandb.finish()
     assert trainer.wandb is None
     trainer.evaluate()
+    wait_for(lambda: trainer.wandb is not None)
     assert trainer.wandb is not None
     trainer.end()
     first, second = segments(tmp_path)
