@@ -20,9 +20,17 @@ def initialize_accelerate(run: Run) -> None:
     Some functions of accelerate, such as `set_seed(seed, device_specific=True)`, raise an error before this
     initialisation. In transformers, the constructor of the Trainer initialises accelerate. Libraries such as TRL rely
     on this. If a program has initialised accelerate itself, the function does nothing.
+
+    If accelerate does not know all ranks, the function initialises it again: on CPUs, a call of `PartialState()` before
+    the construction of the Trainer finds only its own rank.
     """
     accelerate: Any = sys.modules.get("accelerate.state")
-    if accelerate is None or accelerate.AcceleratorState._shared_state:
+    if accelerate is None:
+        return
+    ranks = run.ranks.world_size
+    if accelerate.PartialState._shared_state.get("num_processes", ranks) != ranks:
+        accelerate.AcceleratorState._reset_state(reset_partial_state=True)
+    if accelerate.AcceleratorState._shared_state:
         return
     utils = importlib.import_module("accelerate.utils")
     with utils.patch_environment(**_STRATEGIES, **(_ALONE if run.ranks.single_process else {})):

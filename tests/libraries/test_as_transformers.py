@@ -159,9 +159,11 @@ SEEDED = """
 import random, sys
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import gather_object, set_seed
 from transformers import Trainer, TrainingArguments
+
+PartialState()  # on CPUs, it does not know the other ranks
 
 class Seeded(Trainer):
     def __init__(self, *args, **options):
@@ -194,7 +196,7 @@ def test_functions_of_accelerate_work_after_the_construction_of_a_trainer(ranks,
 
 
 def test_an_accelerator_of_the_program_is_kept(tmp_path):
-    text = "Accelerator(cpu=True, mixed_precision='bf16')\nfor precision in (False"
+    text = "PartialState._reset_state()\nAccelerator(cpu=True, mixed_precision='bf16')\nfor precision in (False"
     (tmp_path / "program.py").write_text(
         SEEDED.replace("for precision in (False", text).replace("state.device.type,", "state.mixed_precision,")
     )
