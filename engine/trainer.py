@@ -19,6 +19,7 @@ from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
+from .api.accelerate_library import initialize_accelerate
 from .api.callback_handler import CallbackHandler
 from .api.costs.method import CostMethods
 from .api.dataloaders import DATASETS
@@ -204,6 +205,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         for callback in (*([] if loss_module is None else [loss_module]), *composed):
             self._warn_of_twin(callback, self.bus.attach(callback).owner_id)
         self.bus.resolve()
+        initialize_accelerate(self.run)
         self._at("create_accelerator_and_postprocess", lambda: None)
         self._at("_validate_args", lambda: None)
         make_output_folder(args, self.bus)

@@ -81,7 +81,7 @@ class EvaluationMethods(EvaluationOverrideMethods):
                 return self._evaluate_each(datasets, ignore_keys, metric_key_prefix)
             for name, dataset in datasets.items():
                 prefix, record.dataset_name = self._prefix_of(metric_key_prefix, name, eval_dataset), name
-                loss_only = self.compute_metrics is None
+                loss_only = True if self.compute_metrics is None else None
                 output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
                     if self.args.dataloader_drop_last:  # a stream has samples, but maybe no full batch
@@ -122,9 +122,8 @@ class EvaluationMethods(EvaluationOverrideMethods):
             run.activity(PREDICTION),
             run.evaluating(metric_key_prefix, complete=False) as record,
         ):
-            loss_only = self.args.prediction_loss_only
             loader = self.get_test_dataloader(test_dataset)
-            output = self._run_over(loader, "Prediction", metric_key_prefix, ignore_keys, loss_only)
+            output = self._run_over(loader, "Prediction", metric_key_prefix, ignore_keys, None)
             record.metrics = output.metrics
             self.bus.announce("on_predict")
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
@@ -144,7 +143,7 @@ class EvaluationMethods(EvaluationOverrideMethods):
         Args:
             dataloader: the loader of the batches.
             description: `Evaluation` or `Prediction`.
-            prediction_loss_only: if True, compute only the loss. If None or False, `args.prediction_loss_only` decides.
+            prediction_loss_only: whether to compute only the loss. If None, `args.prediction_loss_only` decides.
             ignore_keys: keys of the model's outputs that are not predictions. If None, the config of the model names
                 the keys.
             metric_key_prefix: the prefix of all metric names.
@@ -161,7 +160,7 @@ class EvaluationMethods(EvaluationOverrideMethods):
                 dataloader,
                 self.prediction_step,
                 prefix=metric_key_prefix,
-                loss_only=prediction_loss_only or self.args.prediction_loss_only,
+                loss_only=self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only,
                 compute_metrics=compute_metrics.begin() if streams else compute_metrics,
                 by_batch=by_batch,
                 keeps_batches=not by_batch or description == "Prediction",
@@ -223,7 +222,7 @@ class EvaluationMethods(EvaluationOverrideMethods):
         )
 
     def _run_over(
-        self, loader: Any, description: str, prefix: str, ignore_keys: list[str] | None, loss_only: bool
+        self, loader: Any, description: str, prefix: str, ignore_keys: list[str] | None, loss_only: bool | None
     ) -> EvalLoopOutput:
         if self.run.mode != "train":
             self._follow_loss()

@@ -42,6 +42,15 @@ def overrides_evaluate(trainer: object) -> bool:
     return takes_all and is_overridden(trainer, "evaluate")
 
 
+def save_internally(trainer: Any, output_dir: str | None = None) -> None:
+    """Call `trainer.save_model` with `_internal_call=True`, which says that the program itself did not call it.
+
+    An override without this parameter is called without it.
+    """
+    options = {"_internal_call": True} if _takes("_internal_call", _names(trainer.save_model)) else {}
+    trainer.save_model(output_dir, **options)
+
+
 def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == _LIBRARY
 

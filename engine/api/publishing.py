@@ -16,6 +16,7 @@ from ..checkpoint.format import files
 from ..run import Run
 from .loading import LoadingMethods
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
+from .overrides import save_internally
 from .saving import SavingMethods
 
 logger = logging.getLogger(__name__)
@@ -169,7 +170,7 @@ class PublishingMethods(SavingMethods, LoadingMethods):
         try:
             self.bus.announce("on_push_begin")
             # Saving may need every rank, so it comes before anything that can fail on rank 0 only.
-            self.save_model()
+            save_internally(self)
         finally:
             self._pushing = False
         if not self.is_world_process_zero():
@@ -191,7 +192,7 @@ class PublishingMethods(SavingMethods, LoadingMethods):
 
         Args:
             output_dir: the folder for the model; by default `args.output_dir`, the output folder.
-            _internal_call: if True, the method does not push.
+            _internal_call: if True, the method does not push. The engine passes True for checkpoints and pushes.
         """
         super().save_model(output_dir)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:

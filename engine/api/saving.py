@@ -38,7 +38,7 @@ class SavingMethods(MomentMethods):
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
-            _internal_call: not used.
+            _internal_call: True if the engine calls this method, for a checkpoint or a push. Overrides can read it.
 
         Raises:
             ArgumentError: if `output_dir` is not a path.

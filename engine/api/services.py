@@ -11,6 +11,7 @@ from torch import nn
 
 from ..checkpoint.own_generators import OwnGenerators
 from .dry_batch.report import DryBatchReport
+from .overrides import save_internally
 
 
 class Services(Protocol):
@@ -144,7 +145,7 @@ class TrainerServices:
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, its config and its tokenizer."""
-        self.trainer.save_model(output_dir)
+        save_internally(self.trainer, output_dir)
 
     def export_model(self, output_dir: str | None = None) -> Any:
         """Write the model as an exported program for inference, `model.pt2`, and return the path.

@@ -129,6 +129,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             collect=self._collect if "get_batch_samples" in self._overridden else None,
             timeline=run.bus.timeline,
             position=run.position,
+            batches_per_epoch=run.plan.batches_per_epoch,
         )
         run.begin()
         run.bus.timeline.open(run.activity)

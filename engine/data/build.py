@@ -17,6 +17,7 @@ from .loader import Loader
 from .packing.collator import joins_samples
 from .plan import limited
 from .position import batch_size_of
+from .prepared import PreparedLoader
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
 from .sources import DATASET_NEEDS
 from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
@@ -225,6 +226,26 @@ def length_of(data: Any) -> int | None:
         return len(data)
     except (TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def rows_read(loader: Any) -> int | None:
+    """Return how many samples all ranks together read in an iteration of a loader, without padding rows.
+
+    A sampler may leave out samples of the dataset, or repeat them. Call this function after the iteration has begun,
+    because a sampler of the user may have no length.
+
+    Returns:
+        The number; None if it is unknown, and if each rank reads all samples of a loader of the user.
+    """
+    size, batches = length_of(getattr(loader, "dataset", None)), getattr(loader, "batch_sampler", None)
+    if isinstance(batches, BatchedSampler):
+        return batches.drawn
+    sampled = length_of(getattr(getattr(batches, "batches", batches), "sampler", None))
+    if size is None or sampled is None:
+        return size
+    if isinstance(loader, PreparedLoader):
+        return sampled
+    return size if sampled < size else None
 
 
 def batch_sizes(loader: Any) -> Iterator[int]:

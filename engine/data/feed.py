@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ class Feed:
         collect: Callable[[Iterator[Any], int], list[Any]] | None = None,
         timeline: Timeline | None = None,
         position: Position | None = None,
+        batches_per_epoch: int | None = None,
     ) -> None:
         """Create a feed.
 
@@ -72,10 +73,13 @@ class Feed:
             accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. None: each epoch has
                 `accumulate` batches per step.
             activity: the activity of this process, which the feed sets to `FETCH` while it fetches a batch.
-            collect: receives an iterator over the rest of the epoch and the number of batches per step. Returns the
-                batches of a step. By default, the feed fetches the next batches.
+            collect: receives an iterator over the rest of the epoch and the number of batches of the step. Returns the
+                batches of the step. By default, the feed fetches the next batches.
             timeline: records the time of fetching and copying. By default, this time is not reported.
             position: the position of the run, in which the feed notes the batches that it fetched for a step.
+            batches_per_epoch: number of batches of one rank in an epoch. `collect` is called as often as these batches
+                make steps. None, or a number above the length of a stream: `collect` is called until it returns no
+                batch.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -87,8 +91,10 @@ class Feed:
         self.collect = collect
         self.timeline = Timeline() if timeline is None else timeline
         self.position = Position() if position is None else position
+        self.batches_per_epoch = batches_per_epoch
         self._batches: Iterator[Any] = iter(())
         self._sizes: Iterator[int] = iter(())
+        self._counts: Iterator[int] = iter(())
         self._loader_state: dict[str, Any] = {}
         self._restore_rng: Callable[[], None] = _do_nothing
         self._restores_late = False
@@ -122,6 +128,7 @@ class Feed:
             batches_done: number of batches of the epoch that this rank has already trained on.
         """
         self.accumulate = self.accumulation_in(epoch)
+        self._counts = self._batches_of_steps(batches_done)
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
         self._sizes = islice(batch_sizes(self.loader), batches_done, None)
@@ -180,6 +187,17 @@ class Feed:
             self.timeline.look()  # no step follows
         return Window(items, len(items), rows * self.world_size) if items else None
 
+    def _batches_of_steps(self, batches_done: int) -> Iterator[int]:
+        """Return an iterator over the number of batches of each step that is left in the epoch.
+
+        If the number of batches in the epoch is unknown, the iterator does not end.
+        """
+        total = self.position.length or self.batches_per_epoch
+        if total is None:
+            return repeat(self.accumulate)
+        places = range(batches_done, total, self.accumulate)
+        return (min(self.accumulate, total - place) for place in places)
+
     def _known_rows(self) -> int | None:
         """Return the number of samples of the last batch that the loader yielded; None if this number is unknown."""
         loader = self.loader
@@ -197,7 +215,8 @@ class Feed:
                 read.append(_Read(moved, known, rows_of(moved)))
                 yield moved
 
-        items = collect(fetched(), self.accumulate)
+        count = next(self._counts, 0)
+        items = collect(fetched(), count) if count else []
         self._restore()
         self.position.fetched = len(items)
         self.activity.name = IDLE

@@ -180,6 +180,8 @@ class BatchedSampler(Sampler[list[int]]):
         """Samples, over all ranks, to skip at the start of the next iteration."""
         self.exhausted = False
         """Whether the last iteration yielded all of its batches."""
+        self.drawn: int | None = None
+        """Samples in the order of the last iteration, over all ranks; None before the first iteration."""
         self.limit: int | None = None
         """The largest number of batches of each rank in an epoch; None for all batches. Later samples are left out."""
 
@@ -216,6 +218,7 @@ class BatchedSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         first_row, self.first_row, self.exhausted = self.first_row, 0, False
         rows = _order_of(self.sampler)
+        self.drawn = len(rows)
         size, stride = self.batch_size, self.stride
         if self.limit is not None:
             rows = rows[: self.limit * stride]

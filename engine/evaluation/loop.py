@@ -12,7 +12,7 @@ from torch import nn
 from ...events.bus import EventBus
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
-from ..data.build import batch_sizes, length_of, order_of
+from ..data.build import batch_sizes, length_of, order_of, rows_read
 from ..data.collators.default import makes_new_tensors
 from ..data.loader import Loader
 from ..data.plan import limited
@@ -116,6 +116,7 @@ def evaluation_loop(
     results = Results(
         concat=args.eval_do_concat_batches,
         dataset_size=length_of(getattr(loader, "dataset", None)) if most is None else None,
+        rows_to_read=lambda: rows_read(loader) if most is None else None,
         include_losses="loss" in args.include_for_metrics,
         as_objects=args.eval_use_gather_object,
         together=not (observed or by_batch),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ class Results:
         *,
         concat: bool,
         dataset_size: int | None,
+        rows_to_read: Callable[[], int | None] = lambda: None,
         include_losses: bool,
         as_objects: bool,
         together: bool = False,
@@ -52,6 +54,8 @@ class Results:
             concat: whether to join batches into one array. False keeps a list of batches.
             dataset_size: number of rows of the dataset; None if the dataset has no length, or if a limit leaves out
                 batches.
+            rows_to_read: returns the number of rows that all ranks together read, without padding rows. Rows after
+                them are padding rows. The function returns None if there are no such padding rows.
             include_losses: give `compute_metrics` the losses.
             as_objects: gather pickled objects instead of tensors.
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait less often. If
@@ -64,7 +68,7 @@ class Results:
         """
         self.losses = BatchLosses(True)
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
-        self.dataset_size = dataset_size
+        self.dataset_size, self.rows_to_read = dataset_size, rows_to_read
         self.rows_gathered = 0
         """Rows of all gathered batches, over all ranks, padding rows included."""
         self.last_rows = 0
@@ -79,18 +83,17 @@ class Results:
 
     @property
     def rows(self) -> int:
-        """Number of rows: `dataset_size`, without padding rows. If `dataset_size` is None: `rows_gathered`."""
+        """Number of rows: `dataset_size`. If `dataset_size` is None: `rows_gathered`."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
 
     @property
     def padding_rows(self) -> int:
-        """Number of padding rows after the last row of the dataset. They make the batches of all ranks equally large.
+        """Number of padding rows after the last row to read. They make the batches of all ranks equally large.
 
-        0 in a single process, or if `dataset_size` is None.
+        0 in a single process.
         """
-        if self.dataset_size is None or not self._fills_up:
-            return 0
-        return max(0, self.rows_gathered - self.dataset_size)
+        expected = self.rows_to_read() if self._fills_up else None
+        return 0 if expected is None else max(0, self.rows_gathered - expected)
 
     @property
     def has_last_pair(self) -> bool:

@@ -33,6 +33,8 @@ class Seq2SeqTrainer(Trainer):
     """
 
     args: Seq2SeqTrainingArguments
+    _gen_kwargs: dict[str, Any]
+    """The options of `model.generate` for the evaluation or prediction in progress. A subclass may set them."""
 
     def __init__(
         self, model: nn.Module | None = None, args: Seq2SeqTrainingArguments | None = None, *rest: Any, **options: Any
@@ -43,7 +45,7 @@ class Seq2SeqTrainer(Trainer):
                 f"`args` is a {type(args).__name__}, which has no options for generation. Pass a "
                 "`Seq2SeqTrainingArguments`."
             )
-        self._generation: dict[str, Any] = {}
+        self._gen_kwargs = {}
         super().__init__(model, args, *rest, **options)
 
     def evaluate(
@@ -65,7 +67,7 @@ class Seq2SeqTrainer(Trainer):
                 arguments override the generation config of the model.
         """
         if gen_kwargs or not self._by_dataset:  # else the options of the evaluation of all datasets apply
-            self._generation = self._with_arguments(gen_kwargs)
+            self._gen_kwargs = self._with_arguments(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     def predict(
@@ -86,7 +88,7 @@ class Seq2SeqTrainer(Trainer):
             metric_key_prefix: the prefix of all metric names.
             **gen_kwargs: options of `model.generate`, as in the method `evaluate`.
         """
-        self._generation = self._with_arguments(gen_kwargs)
+        self._gen_kwargs = self._with_arguments(gen_kwargs)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
     def prediction_step(
@@ -124,7 +126,7 @@ class Seq2SeqTrainer(Trainer):
                 "`predict_with_generate=True` needs a model with a method `generate`, and batches that are dicts. The "
                 f"model is a {type(generator).__name__} and the batch is a {type(inputs).__name__}."
             )
-        given = gen_kwargs or self._generation
+        given = gen_kwargs or self._gen_kwargs
         options = {name: value for name, value in given.items() if not _is_unset(name, value)}
         labels, loss = inputs.get("labels"), None
         with torch.no_grad():
@@ -202,8 +204,15 @@ class Seq2SeqTrainer(Trainer):
         width = DEFAULT_MAX_LENGTH if max_length is None else max_length
         if tokens.shape[-1] >= width and new_tokens is not None:
             width = new_tokens + 1  # decoding starts with one token more
-        missing = width - tokens.shape[-1]
-        return tokens if missing <= 0 else nn.functional.pad(tokens, (0, missing), value=self._padding_token())
+        return tokens if tokens.shape[-1] >= width else self._pad_tensors_to_max_len(tokens, width)
+
+    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
+        """Return tokens of shape (rows, length), with padding tokens at the end of each row, up to `max_length`.
+
+        Override this method to pad in another way. Longer rows are not shortened.
+        """
+        missing = max(0, max_length - tensor.shape[-1])
+        return nn.functional.pad(tensor, (0, missing), value=self._padding_token())
 
     def _padding_token(self) -> int:
         """Read the id of the token that pads generated sequences, from the processing class or the model's config.

@@ -316,6 +316,77 @@ class Wrapped:
         return model
 
 
+class NotesBatches:
+    """Notes how many batches each step asks for, and reads them without a default for the end."""
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        vars(self).setdefault("asked", []).append(num_batches)
+        batches = [next(epoch_iterator) for _ in range(num_batches)]
+        return batches, self._get_num_items_in_batch(batches, device)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_steps_ask_an_override_for_as_many_batches_as_in_transformers(tmp_path: Path, accumulate: int) -> None:
+    length = {"max_steps": -1, "num_train_epochs": 2, "gradient_accumulation_steps": accumulate}
+    theirs, ours = of_both(tmp_path, NotesBatches, save_steps=3, eval_steps=3, **length)
+    assert ours.asked == theirs.asked
+    assert sum(ours.asked) == 2 * 6
+    assert same_weights(weights(theirs.model), weights(ours.model))
+
+
+def test_a_resume_inside_of_an_epoch_asks_an_override_for_the_remaining_batches(tmp_path: Path) -> None:
+    def resume(trainer: Any) -> None:
+        trainer.train()
+        trainer.asked.clear()
+        trainer.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-1"))
+
+    length = {"max_steps": -1, "num_train_epochs": 2, "gradient_accumulation_steps": 4}
+    every = {"save_steps": 1, "eval_steps": 1, "load_best_model_at_end": False}
+    theirs, ours = of_both(tmp_path, NotesBatches, resume, **length, **every)
+    assert ours.asked == theirs.asked == [2, 4, 2]
+
+
+class NotesCalls:
+    """Notes who calls `save_model`, and what `evaluation_loop` receives."""
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        vars(self).setdefault("noted", []).append(("save", _internal_call))
+        super().save_model(output_dir, _internal_call)
+
+    def evaluation_loop(self, dataloader, description, prediction_loss_only=None, *rest, **options):
+        vars(self).setdefault("noted", []).append((description, prediction_loss_only))
+        return super().evaluation_loop(dataloader, description, prediction_loss_only, *rest, **options)
+
+
+@pytest.mark.parametrize("loss_only", [False, True])
+@pytest.mark.parametrize("metrics", [None, lambda prediction: {"rows": len(prediction.label_ids)}])
+def test_overrides_receive_the_arguments_of_transformers(tmp_path: Path, metrics: Any, loss_only: bool) -> None:
+    def use(trainer: Any) -> None:
+        trainer.compute_metrics = metrics
+        trainer.train()
+        trainer.save_model(str(Path(trainer.args.output_dir) / "own"))
+        trainer.predict(sentences(5, seed=2))
+        loop = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Asked", prediction_loss_only=False)
+        trainer.noted.append(loop.predictions is None)
+
+    theirs, ours = of_both(tmp_path, NotesCalls, use, prediction_loss_only=loss_only)
+    assert ours.noted == theirs.noted
+    assert {("save", True), ("save", False)} <= {*ours.noted[:-1]}
+    assert ours.noted[-1] is False
+
+
+def test_an_override_of_save_model_without_the_internal_parameter_works(tmp_path: Path) -> None:
+    class Earlier(trainbus.Trainer):
+        def save_model(self, output_dir=None):
+            vars(self).setdefault("saved", []).append(Path(output_dir).name)
+            super().save_model(output_dir)
+
+    args = trainbus.TrainingArguments(str(tmp_path), **{**SETTINGS, "load_best_model_at_end": False})
+    trainer = Earlier(bert(), args, train_dataset=sentences(22), eval_dataset=sentences(10, seed=1))
+    trainer.train()
+    assert len(trainer.saved) == 2
+
+
 def test_an_override_that_wraps_another_model_is_refused(tmp_path: Path) -> None:
     class Outer(nn.Sequential):
         """A model around the model of the run."""

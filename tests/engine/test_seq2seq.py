@@ -113,6 +113,7 @@ def both(
     do: Callable[[Any], Any],
     model: Callable[[], Any] = t5,
     collator: Callable[[Any, Any], Any] = lambda library, model: library.DataCollatorForSeq2Seq(Tokenizer(), model),
+    mixin: type = object,
     **options: Any,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Do the same with transformers' Seq2SeqTrainer and with ours; return (trainer, result) of each, theirs first."""
@@ -125,7 +126,8 @@ def both(
             said = library.Seq2SeqTrainingArguments(str(folder), **{**quiet, **sizes, **made})
             built = model()
             given = {"train_dataset": pairs(24), "eval_dataset": pairs(8, 1), "compute_metrics": lengths, **options}
-            run = library.Seq2SeqTrainer(built, said, data_collator=collator(library, built), **given)
+            kind = type("Mine", (mixin, library.Seq2SeqTrainer), {}) if mixin is not object else library.Seq2SeqTrainer
+            run = kind(built, said, data_collator=collator(library, built), **given)
             done.append((run, do(run)))
     return done[0], done[1]
 
@@ -217,6 +219,42 @@ def test_generation_options_of_a_call_override_the_arguments(tmp_path: Path, opt
     assert timeless(got[0]) == timeless(expected[0])
     same_output(got[1], expected[1])
     assert timeless(got[2]) == timeless(expected[2])
+
+
+class OwnEvaluation:
+    """Evaluates as the example of transformers for question answering does, with its own options of `generate`."""
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
+        self._gen_kwargs = {"max_length": 6, "num_beams": 2, **gen_kwargs}
+        loader = self.get_eval_dataloader(eval_dataset)
+        output = self.evaluation_loop(loader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix="eval")
+        self.log(output.metrics)
+        return output.metrics
+
+
+class OwnPadding:
+    """Pads generated tokens with another token."""
+
+    def _pad_tensors_to_max_len(self, tensor, max_length):
+        padded = tensor.new_full((tensor.shape[0], max_length), 7)
+        padded[:, : tensor.shape[-1]] = tensor
+        return padded
+
+
+class OwnStep:
+    """Reads the options and pads by itself."""
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+        given = {**self._gen_kwargs, "no_repeat_ngram_size": 2}
+        loss, tokens, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **given)
+        return loss, self._pad_tensors_to_max_len(tokens, 32), labels
+
+
+@pytest.mark.parametrize("mixin", [OwnEvaluation, OwnPadding, OwnStep])
+def test_subclasses_with_their_own_options_and_padding_match_transformers(tmp_path: Path, mixin: type):
+    args = {"predict_with_generate": True, "generation_max_length": 11}
+    (_, expected), (_, got) = both(tmp_path, args, lambda run: run.evaluate(), mixin=mixin)
+    assert timeless(got) == timeless(expected)
 
 
 def test_generation_options_of_a_call_apply_to_each_named_dataset(tmp_path: Path):

@@ -8,10 +8,15 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from support.metrics import measured
 from trainbus import Trainer, TrainingArguments
 from trainbus.engine.evaluation.results import BatchResult, Results
+
+
+class Numbers(list, Sampler):
+    """Yields some rows."""
 
 
 class Widths(nn.Module):
@@ -102,6 +107,28 @@ def main(folder):
             ends[f"{name}-{by_batch}"] = {"seen": seen[:], "loss": loss}
             seen.clear()
     ends["metrics"] = measured(folder)
+    for name, sampler in (("complete", None), ("shared", DistributedSampler)):
+        seen = []
+
+        class OwnLoader(Trainer):
+            def get_eval_dataloader(self, eval_dataset=None, sampler=sampler):
+                return DataLoader(rows, 2, sampler=sampler and sampler(rows, shuffle=False))
+
+        args = TrainingArguments(folder, use_cpu=True, ddp_timeout=60, disable_tqdm=True)
+        given = {"compute_metrics": lambda found, seen=seen: seen.extend(found.label_ids.tolist()) or {}}
+        loss = OwnLoader(Widths(), args, eval_dataset=rows, **given).evaluate()["eval_loss"]
+        ends[name] = {"labels": sorted(seen), "loss": loss}
+    for name, size in (("fewer", 5), ("more", 24)):
+        seen = []
+
+        class OwnSampler(Trainer):
+            def _get_eval_sampler(self, eval_dataset, size=size):
+                return Numbers([row % len(rows) for row in range(size)])
+
+        args = TrainingArguments(folder, use_cpu=True, per_device_eval_batch_size=2, ddp_timeout=60, disable_tqdm=True)
+        given = {"compute_metrics": lambda found, seen=seen: seen.extend(found.label_ids.tolist()) or {}}
+        OwnSampler(Widths(), args, eval_dataset=rows, **given).evaluate()
+        ends[name] = {"labels": seen}
     cases = {"one": {"batches": 1}, "many": {"batches": 21}, "to host": {"batches": 21, "to_host_every": 5}}
     cases["late labels"] = {"batches": 21, "labels_from": 3}
     ranks = trainer.run.ranks

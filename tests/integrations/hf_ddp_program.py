@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset
+from torch.utils.data import DataLoader, Sampler
 
 import trainbus
 from support.data import sentences
@@ -38,10 +39,10 @@ BASE = {
 }
 
 
-def case(model=bert, args=None, test=None, **options):
-    """Describe a run: how its model is made, keywords of `TrainingArguments` and of `Trainer`."""
+def case(model=bert, args=None, test=None, mixin=None, **options):
+    """Describe a run: how its model is made, keywords of `TrainingArguments` and of `Trainer`, and its overrides."""
     rows = {"train_dataset": sentences(TRAIN_ROWS), "eval_dataset": sentences(EVAL_ROWS, 1)}
-    return {"model": model, "args": args or {}, "test": test, "options": {**rows, **options}}
+    return {"model": model, "args": args or {}, "test": test, "mixin": mixin, "options": {**rows, **options}}
 
 
 def streamed(rows):
@@ -53,6 +54,50 @@ PADDED = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1
 STREAMED = {"train_dataset": Stream(sentences(TRAIN_ROWS)), "eval_dataset": sentences(EVAL_ROWS, 1)}
 
 LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+
+
+class Twice(Sampler):
+    """Yields each row twice."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return 2 * len(self.rows)
+
+    def __iter__(self):
+        return iter([row for row in range(len(self.rows)) for _ in range(2)])
+
+
+class TwiceWithoutLength(Twice):
+    """Yields each row twice, and does not say so."""
+
+    __len__ = None
+
+
+class EvaluatesTwice:
+    """Evaluates each row twice, as trainers that generate several answers do."""
+
+    def _get_eval_sampler(self, eval_dataset):
+        return Twice(eval_dataset)
+
+
+class EvaluatesTwiceWithoutLength:
+    """Evaluates each row twice, with a sampler without a length."""
+
+    def _get_eval_sampler(self, eval_dataset):
+        return TwiceWithoutLength(eval_dataset)
+
+
+class EvaluatesPrepared:
+    """Evaluates each row twice, with a loader of its own."""
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        loader = DataLoader(rows, batch_size=4, sampler=Twice(rows), collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
 MBART = sequence_to_sequence("MBart", encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, **LAYERS)
 T5 = sequence_to_sequence("T5", d_ff=32, d_kv=8, num_layers=1, num_heads=2)
 
@@ -88,6 +133,10 @@ CASES = {
     "running means": case(Normalised, {"eval_strategy": "steps", "eval_steps": 3}),
     "a collator that draws": case(data_collator=masked),
     "rows of similar length": case(llama, {"train_sampling_strategy": "group_by_length"}, **PADDED),
+    **{
+        f"{mixin.__doc__}": case(mixin=mixin, eval_dataset=sentences(32, 1), compute_metrics=everything)
+        for mixin in (EvaluatesTwice, EvaluatesTwiceWithoutLength, EvaluatesPrepared)
+    },
     "a stream": case(args={"max_steps": 14}, **STREAMED),
     "a stream, accumulated and evaluated": case(
         args={"max_steps": 7, "gradient_accumulation_steps": 2},
@@ -102,7 +151,9 @@ def outcome(library, described, folder):
     """Train, evaluate and predict with one of the two libraries, and return all that came of it."""
     args = library.TrainingArguments(str(folder / library.__name__), **{**BASE, **described["args"]})
     options = {name: value() if isinstance(value, Fresh) else value for name, value in described["options"].items()}
-    trainer = library.Trainer(described["model"](), args, **options)
+    mixin = described["mixin"]
+    kind = library.Trainer if mixin is None else type("Mine", (mixin, library.Trainer), {})
+    trainer = kind(described["model"](), args, **options)
     output = trainer.train()
     predicted = trainer.predict(described["test"] or options["eval_dataset"])
     return {

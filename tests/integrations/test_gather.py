@@ -51,6 +51,23 @@ def test_batch_metrics_get_each_row_of_both_ranks_once(ends, kind):
 
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(900)
+def test_a_loader_that_each_rank_reads_completely_is_evaluated_completely(ends):
+    for of_rank in ends:
+        assert of_rank["complete"]["labels"] == sorted(LABELS * 2)
+        assert of_rank["complete"]["loss"] == pytest.approx(sum(ROWS) / 11)
+        assert of_rank["shared"]["labels"] == sorted(LABELS)
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("kind", "size"), [("fewer", 5), ("more", 24)])
+def test_rows_of_a_sampler_that_leaves_out_or_repeats_rows_count_as_often_as_it_yields_them(ends, kind, size):
+    for of_rank in ends:
+        assert of_rank[kind]["labels"] == [LABELS[row % 11] for row in range(size)]
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["list", "stream"])
 def test_metrics_of_two_ranks_equal_those_of_one(ends, kind, tmp_path):
     alone = measured(tmp_path)[kind]

@@ -153,3 +153,53 @@ def test_run_command_names_a_program_that_does_not_exist(tmp_path):
     assert done.stderr.strip().endswith(
         "trainbus: There is no program 'progam.py'. Name a Python file, or a module after -m."
     )
+
+
+SEEDED = """
+import random, sys
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import gather_object, set_seed
+from transformers import Trainer, TrainingArguments
+
+PartialState()  # on CPUs, it does not know the other ranks
+
+class Seeded(Trainer):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        set_seed(3, device_specific=True)  # as trainers of TRL do
+        self.drawn = random.random()
+
+for precision in (False, True):
+    args = TrainingArguments("out", use_cpu=True, bf16=precision, report_to="none")
+    trainer = Seeded(torch.nn.Linear(2, 1), args)
+state = AcceleratorState()
+for rank, drawn, processes in gather_object([(state.process_index, trainer.drawn, state.num_processes)]):
+    if trainer.is_world_process_zero():
+        print(rank, drawn == random.Random(3 + rank).random(), processes, state.device.type, Trainer.__module__)
+trainer.accelerator.wait_for_everyone()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.world_size(2))])
+def test_functions_of_accelerate_work_after_the_construction_of_a_trainer(ranks, tmp_path):
+    (tmp_path / "program.py").write_text(SEEDED)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+    line = [sys.executable, *launcher, "-m", "trainbus.engine.commands.main", "run", "program.py"]
+    done = subprocess.run(
+        line, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = [line for line in done.stdout.splitlines() if line.endswith("trainbus.engine.trainer")]
+    assert shown == [f"{rank} True {ranks} cpu trainbus.engine.trainer" for rank in range(ranks)]
+
+
+def test_an_accelerator_of_the_program_is_kept(tmp_path):
+    text = "PartialState._reset_state()\nAccelerator(cpu=True, mixed_precision='bf16')\nfor precision in (False"
+    (tmp_path / "program.py").write_text(
+        SEEDED.replace("for precision in (False", text).replace("state.device.type,", "state.mixed_precision,")
+    )
+    done = run("program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "0 True 1 bf16 trainbus.engine.trainer" in done.stdout
