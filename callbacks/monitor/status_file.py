@@ -192,7 +192,7 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path, run_id: str) -> None:
-        """Store the path of the newest undamaged checkpoint of the run. Without one, store that of the loaded checkpoint.
+        """Store the path of the newest undamaged checkpoint of the run. Without one, store the path of the loaded one.
 
         Check only checkpoints that are new or changed. A folder may hold thousands of checkpoints. If each save checked
         all of them, saves would become slower.
