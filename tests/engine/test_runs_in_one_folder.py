@@ -115,7 +115,7 @@ def test_a_run_that_fails_before_it_begins_keeps_the_checkpoint_to_resume_from(t
     assert (status["resume_from"], status["run_id"]) == (first["resume_from"], first["run_id"])
 
 
-def test_a_folder_without_checkpoints_starts_fresh_whatever_the_status_says(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoints_starts_fresh(tmp_path: Path) -> None:
     begun(tmp_path, "killed")
     assert chosen(tmp_path, "auto") is None
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
