@@ -71,8 +71,9 @@ class StatusFile(Callback):
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
 
-    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, the
-    callback leaves out the ledger entries, the costs and the metrics, in this order, and then cuts the reason.
+    If the disk is full, the callback overwrites the file in place. A new file needs free space. If the values need more
+    space than the file has, the callback leaves out the ledger entries, the costs and the metrics, in this order, and
+    then cuts the reason.
     """
 
     on_error = "warn"

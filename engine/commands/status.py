@@ -60,7 +60,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         where = "" if folder.is_dir() else " The folder does not exist."
         raise ArgumentError(
-            f"There is no {NAME} in {folder}.{where} Name the `output_dir` of a training that has begun."
+            f"There is no {NAME} in {folder}.{where} Name the `output_dir` of a training that has begun. If a training "
+            "ended at its start, read its error: on a full disk or without permission, it cannot write this file."
         ) from None
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{folder / NAME} cannot be read: {error}.") from error
