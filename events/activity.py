@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from .errors import HandlerError
+
 IDLE = ""
 """The name of the activity in the user's program, and in code between two activities."""
 
@@ -29,6 +31,9 @@ LOG = "a log"
 CHOOSE_CHECKPOINT = "choosing a checkpoint"
 COMPARE_RANKS = "comparing arguments and callbacks"
 AGREE = "agreeing on requests"
+
+NESTED = 16
+"""How often an activity may run inside of itself. An evaluation counts up to three times."""
 
 IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
 """Activities inside a step. An error report says "of step 5" for these, and "after step 4" for all other activities."""
@@ -57,10 +62,22 @@ class Activity(threading.local):
     begins, and `mark(name, False)` when it ends. Only the training thread sets another function than the default, which
     does nothing."""
 
+    def __init__(self) -> None:
+        """Create the list of the activities that are in progress, one list for each thread."""
+        self._nested: list[str] = []
+
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Set the activity for a `with` block, and restore the previous activity after the block."""
+        """Set the activity for a `with` block, and restore the previous activity after the block.
+
+        Raises:
+            HandlerError: if the activity runs inside of itself more than `NESTED` times. Without this error, a handler
+                that calls itself would repeat evaluations until Python's limit of recursion.
+        """
+        if self._nested.count(name) >= NESTED:
+            raise HandlerError(_recursion(name))
         outer, self.name = self.name, name
+        self._nested.append(name)
         self.mark(name, True)
         try:
             yield
@@ -69,12 +86,22 @@ class Activity(threading.local):
             raise
         finally:
             self.mark(name, False)
+            self._nested.pop()
             self.name = outer
 
     def fail(self, error: BaseException) -> None:
         """Store the current activity in an exception that ends the session. Then set the activity to `IDLE`."""
         note_activity(error, self.name)
         self.name = IDLE
+
+
+def _recursion(name: str) -> str:
+    return (
+        f"{name[:1].upper()}{name[1:]} runs inside of itself again and again. A handler, an overridden method or a "
+        "metric function calls a method of the Trainer that calls it again, such as `evaluate()` in a handler of "
+        "`on_evaluate`. Return from this function without the call if its own call is in progress, or call the method "
+        "in another event, such as `on_step_end`."
+    )
 
 
 class HasActivity(Protocol):

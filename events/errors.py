@@ -31,9 +31,10 @@ class UnknownCallback(SubscriptionError, KeyError):
 
 
 class HandlerError(TrainbusError, RuntimeError):
-    """A handler makes a forbidden change. For example, a handler in REPORT changes weights.
+    """A handler makes a forbidden change or call. For example, a handler in REPORT changes weights.
 
-    The training argument `debug="callbacks"` turns on the check for such changes.
+    The training argument `debug="callbacks"` turns on the check for such changes. A handler that calls itself again
+    and again, such as one of `on_evaluate` that evaluates, always raises this error.
     """
 
 

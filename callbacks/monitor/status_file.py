@@ -72,8 +72,9 @@ class StatusFile(Callback):
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
     error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
 
-    If the disk is full, the callback overwrites the file in place. If the values need more space than the file has, the
-    callback leaves out the ledger entries, the costs and the metrics, in this order, and then cuts the reason.
+    If the disk is full, the callback overwrites the file in place. A new file needs free space. If the values need more
+    space than the file has, the callback leaves out the ledger entries, the costs and the metrics, in this order, and
+    then cuts the reason.
     """
 
     on_error = "warn"
@@ -92,6 +93,10 @@ class StatusFile(Callback):
     _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
     _newest: str | None = field(default=None, init=False, repr=False, compare=False)
     _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _loaded: Path | None = field(default=None, init=False, repr=False, compare=False)
+    """The absolute path of the checkpoint that the run resumed from; None for a fresh start."""
+    _earlier: frozenset[tuple[str, int]] = field(default=frozenset(), init=False, repr=False, compare=False)
+    """The checkpoints that were in the folder when the session began."""
     _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _start: tuple[int, bool] = field(default=(0, False), init=False, repr=False, compare=False)
 
@@ -101,12 +106,14 @@ class StatusFile(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._resume_from, self._newest, self._seen = None, None, None
+            self._resume_from, self._newest, self._seen, self._loaded = None, None, None, None
+            self._earlier = _checkpoints_in(run.args.output_path)
             self._metrics, self._start = {}, (run.state.global_step, False)
             self._before = self._read(run) if run.session.resume_requested else {}
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
-        self._resume_from, self._newest = str(checkpoint.path.absolute()), None
+        self._loaded = checkpoint.path.absolute()
+        self._resume_from, self._newest = str(self._loaded), None
         self._seen = _checkpoints_in(run.args.output_path)
 
     @order(Stage.PREPARE)
@@ -188,17 +195,18 @@ class StatusFile(Callback):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if looks:
-                self._look_for_newest(folder)
+                self._look_for_newest(folder, run.run_id)
             replace(folder / self.name, {"status": status, "reason": reason, "exit_code": code, **self._values(run)})
         except OSError as error:
             if run.saves and not self._warned:  # a run that saves nothing needs no folder
                 logger.warning("The status of the run cannot be written to %s: %s", folder / self.name, error)
                 self._warned = True
 
-    def _look_for_newest(self, folder: Path) -> None:
-        """Find the newest undamaged checkpoint, and store its path. Check only checkpoints that are new or changed.
+    def _look_for_newest(self, folder: Path, run_id: str) -> None:
+        """Store the path of the newest undamaged checkpoint of the run. Without one, store the path of the loaded one.
 
-        A folder may hold thousands of checkpoints. If each save checked all of them, saves would become slower.
+        Check only checkpoints that are new or changed. A folder may hold thousands of checkpoints. If each save checked
+        all of them, saves would become slower.
         """
         seen, former = _checkpoints_in(folder), self._seen
         if seen == former:
@@ -206,10 +214,23 @@ class StatusFile(Callback):
         names = {name for name, _ in seen}
         if self._newest in names:  # it is newer than all others of the last look
             names = {self._newest, *(name for name, _ in seen - (former or frozenset()))}
-        found = [SavedCheckpoint.open(folder / name) for name in names]
-        good = newest_first(saved for saved in found if not saved.problems(full=False))
-        self._resume_from, self._newest = (str(good[0].path.absolute()), good[0].path.name) if good else (None, None)
+        new = {name for name, _ in seen - self._earlier}
+        found = [SavedCheckpoint.open((folder / name).absolute()) for name in names]
+        own = [saved for saved in found if self._is_own(saved, run_id, saved.path.name in new)]
+        good = newest_first([saved for saved in own if not saved.problems(full=False)], run_id)
+        loaded = str(self._loaded) if self._loaded is not None and self._loaded.is_dir() else None
+        self._resume_from, self._newest = (str(good[0].path), good[0].path.name) if good else (loaded, None)
         self._seen = seen
+
+    def _is_own(self, saved: SavedCheckpoint, run_id: str, new: bool) -> bool:
+        """Return whether the run can resume from a checkpoint in its folder: it saved or loaded the checkpoint.
+
+        A checkpoint without a run id, such as one of an overridden save, counts if it is new in this session. Before
+        the run has an id, each checkpoint counts.
+        """
+        if not run_id or saved.path == self._loaded:
+            return True
+        return saved.run_id == run_id if saved.run_id else new
 
     def _values(self, run: Run) -> dict[str, Any]:
         first, began = self._start
@@ -232,6 +253,7 @@ class StatusFile(Callback):
             "costs": costs,
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
+            "run_id": run.run_id or self._read(run).get("run_id") or "",
             "world_size": run.ranks.world_size,
             "rank": run.ranks.rank,
             "time": time.time(),

@@ -64,11 +64,13 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 training.
 
         Raises:
+            ArgumentError: if the trainer is training, evaluating or predicting, such as in a handler.
             DataError: for an empty dataset.
             ModelError: for a model that does not fit the data, or that returns no loss.
             CheckpointError: if there is nothing to resume from, or if the checkpoint is damaged.
             RankFailure: if another rank fails, ends, or does not answer within `ddp_timeout` seconds.
         """
+        self._check_idle("train")
         self._follow_arguments()
         self.bus.isolation.begin()
         self._ignore_keys = ignore_keys_for_eval
@@ -79,6 +81,15 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
         return self._train(choose, trial)
+
+    def _check_idle(self, method: str) -> None:
+        """Raise an ArgumentError if the trainer is training, evaluating or predicting."""
+        if self.run.mode:
+            raise ArgumentError(
+                f"`{method}` cannot start a training during {self.run.mode}(). A handler or an overridden method calls "
+                f"it. Call it after {self.run.mode}() has returned, or train another model with another Trainer. To "
+                "make this training longer, set `max_steps` or `num_train_epochs`."
+            )
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
         """Return the checkpoint to resume from; None for a new run.
@@ -188,8 +199,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         """
         if self._is_work("_inner_training_loop"):
             return self._work("_inner_training_loop")
-        if self.run.mode:
-            raise ArgumentError(f"`_inner_training_loop` cannot start a training during {self.run.mode}().")
+        self._check_idle("_inner_training_loop")
         if args is not None:
             self.args = args
         if batch_size not in (None, self.args.train_batch_size):

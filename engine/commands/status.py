@@ -14,9 +14,10 @@ from typing import Any
 from ...events.errors import ArgumentError
 from ..api.costs.goodput import described, read_goodput
 from ..api.costs.verdict import duration
+from ..checkpoint.format.files import RUN_STATUS
 from .json_output import print_json, versioned
 
-NAME = "run_status.json"
+NAME = RUN_STATUS
 """The default name of the status file in the output folder."""
 
 _NUMBER = (int, float)
@@ -29,6 +30,8 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
     "pid": int,
 }
 """Field of the status file -> its type. Every run writes these fields."""
+
+_WITHOUT_CHECKPOINT = "It has no checkpoint, so start it again without `resume_from_checkpoint`."
 
 PARTS = 5
 """The largest number of parts of the training time that the command prints. The longest parts are printed."""
@@ -57,7 +60,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         where = "" if folder.is_dir() else " The folder does not exist."
         raise ArgumentError(
-            f"There is no {NAME} in {folder}.{where} Name the `output_dir` of a training that has begun."
+            f"There is no {NAME} in {folder}.{where} Name the `output_dir` of a training that has begun. If a training "
+            "ended at its start, read its error: on a full disk or without permission, it cannot write this file."
         ) from None
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{folder / NAME} cannot be read: {error}.") from error
@@ -123,7 +127,8 @@ def _rows(status: dict[str, Any]) -> Any:
     reason = f": {status['reason']}" if status.get("reason") else ""
     yield "status", f"{status['status']}{reason}"
     if status["status"] == "killed":
-        yield "", f"Process {status['pid']} ended without a final status. Resume the run from its last checkpoint."
+        remedy = "Resume the run from its last checkpoint." if status.get("resume_from") else _WITHOUT_CHECKPOINT
+        yield "", f"Process {status['pid']} ended without a final status. {remedy}"
     steps, planned = status["step"], status.get("max_steps")
     share = f" of {planned} ({steps / planned:.0%})" if planned else ""
     yield "step", f"{steps}{share}, epoch {status['epoch']:.4g}"

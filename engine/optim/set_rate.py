@@ -20,10 +20,8 @@ def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
         scheduler: a learning-rate scheduler; None if there is none.
         rate: the learning rate, above 0.
     """
-    schedules = [each for each in _all_schedules(scheduler) if getattr(each, "base_lrs", None)]
-    groups = optimizer.param_groups
-    bases = [float(base) for each in schedules for base in each.base_lrs] or [float(group["lr"]) for group in groups]
-    highest = max(bases)
+    highest = max(initial_rates(optimizer, scheduler))
+    groups, schedules = optimizer.param_groups, _with_bases(scheduler)
     for each in schedules:
         each.base_lrs = [base * rate / highest if highest else rate for base in each.base_lrs]
     for group in groups:
@@ -32,6 +30,21 @@ def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
                 _assign(group, name, group[name] * rate / highest if highest else rate)
     for each in schedules:
         each._last_lr = [group["lr"] for group in groups]
+
+
+def initial_rates(optimizer: Any, scheduler: Any) -> list[float]:
+    """Return the initial learning rates of the schedule. If there are none, return the current ones of the optimizer.
+
+    Args:
+        optimizer: an object with `param_groups`.
+        scheduler: a learning-rate scheduler; None if there is none.
+    """
+    bases = [float(base) for each in _with_bases(scheduler) for base in each.base_lrs]
+    return bases or [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _with_bases(scheduler: Any) -> list[Any]:
+    return [each for each in _all_schedules(scheduler) if getattr(each, "base_lrs", None)]
 
 
 def _all_schedules(scheduler: Any) -> list[Any]:

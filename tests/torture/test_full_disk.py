@@ -12,6 +12,7 @@ import pytest
 
 from support.processes import environment
 from trainbus.engine.commands.status import read_status
+from trainbus.events import ArgumentError
 
 PROGRAM = """
 import logging, sys
@@ -92,6 +93,10 @@ except CheckpointError as error:
 """
 
 
+FULL_BEFORE = FILLED.replace('run.on("on_step_begin", fill, once=3)', "fill()")
+"""The same program, on a disk that is full before the run begins."""
+
+
 @contextmanager
 def disk_of_a_megabyte(folder: Path) -> Iterator[None]:
     folder.mkdir()
@@ -114,6 +119,24 @@ def test_the_status_of_a_run_on_a_disk_without_a_free_block_says_failed(tmp_path
     assert "ended at step 3 The checkpoint of step 3 cannot be written" in done.stdout, done.stdout + done.stderr
     assert status["status"] == "failed"
     assert status["reason"].startswith("CheckpointError: The checkpoint of step 3 cannot be written")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [False, True])
+def test_a_run_that_begins_on_a_full_disk_ends_at_once_and_changes_an_existing_status(second: bool, tmp_path: Path):
+    disk = tmp_path / "disk"
+    with disk_of_a_megabyte(disk):
+        if second:
+            (disk / "run_status.json").write_text(" " * 4096)
+        words = [sys.executable, "-c", FULL_BEFORE, str(disk)]
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+        assert f"ended at step 0 output_dir='{disk}' cannot be written to" in done.stdout, done.stdout + done.stderr
+        if second:
+            assert read_status(disk)["status"] == "failed"
+        else:
+            assert "The status of the run cannot be written" in done.stderr
+            with pytest.raises(ArgumentError, match="on a full disk or without permission, it cannot write this file"):
+                read_status(disk)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...data.build import length_of
+from ...optim.set_rate import initial_rates
 from ...optim.sizes import count_elements
 
 Fact = tuple[str, str]
@@ -73,11 +74,20 @@ def _optimizer(run: Any) -> str:
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     if run.lr_scheduler is not None and type(run.lr_scheduler).__name__ != "LambdaLR":
         schedule = type(run.lr_scheduler).__name__
-    rate = args.learning_rate if run.optimizer is None else run.current_learning_rate()
-    text = f"{name}, learning rate {args.learning_rate:g}, schedule {schedule}"
-    if run.state.global_step and rate != args.learning_rate:
-        text += f" (now {rate:.4g})"
+    text = f"{name}, learning rate {_learning_rate(run):g}, schedule {schedule}"
+    if run.optimizer is not None and run.state.global_step:
+        now = run.current_learning_rate()
+        text += f" (now {now:.4g})" if now != _learning_rate(run) else ""
     return text
+
+
+def _learning_rate(run: Any) -> float:
+    """Return the initial learning rate that applies. A restored state or an own optimizer can have another one."""
+    wanted: float = run.args.learning_rate
+    if not getattr(run.optimizer, "param_groups", None):
+        return wanted
+    rates = initial_rates(run.optimizer, run.lr_scheduler)
+    return wanted if wanted in rates else max(rates)
 
 
 def _device(device: torch.device) -> str:

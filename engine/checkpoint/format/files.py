@@ -37,6 +37,8 @@ ARGUMENTS = "training_args.json"
 HF_ARGUMENTS = "training_args.bin"
 """The pickled arguments of transformers. trainbus never reads this file."""
 MANIFEST = "manifest.json"
+RUN_STATUS = "run_status.json"
+"""The default name of the status file in the output folder."""
 
 VERSION = 5
 """The version of the checkpoint format that a save writes.

@@ -17,7 +17,7 @@ from ...distributed.ranks import Ranks
 from ..format import files
 from ..protocols import ResumableRun
 from ..write.commit import put_back
-from .listing import newest_first, survey, unfinished
+from .listing import last_run, newest_first, survey, unfinished
 from .missing_state import check_for
 from .saved import SavedCheckpoint
 from .verify import STRICT, Check, problems
@@ -267,18 +267,21 @@ class _Found:
     """The problems that the search found: one line for each checkpoint with a problem."""
     count: int
     """The number of checkpoints in the folder, good or damaged."""
+    last: str = ""
+    """The id of the run that began last in the folder; empty if it is unknown."""
 
 
 def _find(directory: Path, inspector: Inspector) -> _Found:
-    """Search a folder for the newest good checkpoint.
+    """Search a folder for the newest good checkpoint. The checkpoints of the run that began last come first.
 
     First, existence and sizes of files are checked in all checkpoints. Then the checkpoints without a problem are read
     completely, newest first, until one checkpoint is good.
     """
-    everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
-    surveys = [(prefix, found) for prefix, found in everyone if found is not None]
+    everyone = inspector.on_every_rank(lambda: (inspector.survey(directory), last_run(directory)))
+    surveys = [(prefix, found) for prefix, (found, _) in everyone if found is not None]
+    last = everyone[0][1][1]
     known = {name: candidate for _, found in reversed(surveys) for name, candidate in found.items()}
-    ordered = [candidate.name for candidate in newest_first(known.values())]
+    ordered = [candidate.name for candidate in newest_first(known.values(), last)]
     wrong = {
         name: [
             f"{prefix}{problem}"
@@ -295,7 +298,7 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
             if not wrong[name]:
                 good = checkpoint
                 break
-    return _Found(good, [f"{name}: {'; '.join(wrong[name])}" for name in ordered if wrong[name]], len(ordered))
+    return _Found(good, [f"{name}: {'; '.join(wrong[name])}" for name in ordered if wrong[name]], len(ordered), last)
 
 
 def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
@@ -323,4 +326,13 @@ def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedChe
         )
     if lines and inspector.reads:
         logger.warning("Resuming from %s. These cannot be used:%s", found.good.path, listed)
+    if found.last and found.good.run_id != found.last and inspector.reads:
+        logger.warning(
+            "The run that began last in '%s' is %s, and it has no good checkpoint. Resuming from %s of another run%s. "
+            "To start fresh, leave out `resume_from_checkpoint`.",
+            output_dir,
+            found.last,
+            found.good.path,
+            f", {found.good.run_id}" if found.good.run_id else "",
+        )
     return found.good

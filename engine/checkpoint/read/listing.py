@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ..format.files import parse_hidden, step_of
+from ..format.files import RUN_STATUS, parse_hidden, step_of
 from ..write.commit import put_back
 from .saved import SavedCheckpoint
 from .verify import STRICT, Check
@@ -55,31 +56,51 @@ def unfinished(output_dir: str | Path) -> list[Path]:
     return [path for path in folders if (hidden := parse_hidden(path)) is not None and hidden.abandoned]
 
 
-def newest_first(checkpoints: Iterable[D]) -> list[D]:
-    """Return checkpoints sorted by run, most recent run first, and within a run by step, highest step first."""
+def last_run(output_dir: str | Path) -> str:
+    """Return the id of the run that began last in a folder, from the status file; empty if it is unknown."""
+    with suppress(OSError, ValueError):
+        found = json.loads((Path(output_dir) / RUN_STATUS).read_text(encoding="utf-8"))
+        run_id = found.get("run_id") if isinstance(found, dict) else None
+        return run_id if isinstance(run_id, str) else ""
+    return ""
+
+
+def newest_first(checkpoints: Iterable[D], last: str = "") -> list[D]:
+    """Return checkpoints sorted by run, most recent run first, and within a run by step, highest step first.
+
+    Args:
+        checkpoints: the checkpoints, in any order.
+        last: the id of the run that is the most recent one. If it is empty, or if this run has no checkpoint, the run
+            with the most recent save is the most recent one.
+    """
     checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:
         written = (checkpoint.time, checkpoint.step)
         last_of[checkpoint.run_id] = max(written, last_of.get(checkpoint.run_id, written))
-    return sorted(checkpoints, key=lambda found: (last_of[found.run_id], found.step), reverse=True)
+    return sorted(
+        checkpoints,
+        key=lambda each: (bool(last) and each.run_id == last, last_of[each.run_id], each.step),
+        reverse=True,
+    )
 
 
 def newest_good(
-    checkpoints: Iterable[SavedCheckpoint], check: Check = STRICT
+    checkpoints: Iterable[SavedCheckpoint], check: Check = STRICT, last: str = ""
 ) -> tuple[SavedCheckpoint | None, list[SavedCheckpoint]]:
     """Find the newest good checkpoint. Every file is read and compared with its hash.
 
     Args:
         checkpoints: the checkpoints to check, in any order.
         check: which files may be missing.
+        last: the id of the most recent run, as in `newest_first`.
 
     Returns:
         Two values: the newest good checkpoint (None if no checkpoint is good), and the damaged checkpoints that are
         newer.
     """
     damaged: list[SavedCheckpoint] = []
-    for checkpoint in newest_first(checkpoints):
+    for checkpoint in newest_first(checkpoints, last):
         if not checkpoint.problems(check=check):
             return checkpoint, damaged
         damaged.append(checkpoint)
@@ -95,5 +116,5 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
     """
     with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))
-    good, _ = newest_good(list_checkpoints(folder))
+    good, _ = newest_good(list_checkpoints(folder), last=last_run(folder))
     return None if good is None else str(good.path)

@@ -21,6 +21,7 @@ from ..pending_stops import restore_stops
 from ..protocols import ResumableFeed, ResumableRun
 from .missing_state import warn_of_missing_state, warn_of_other_settings
 from .optimizer_state import restore_optimizer
+from .overridden_options import OptionWatch
 from .saved import SavedCheckpoint
 from .world_size import adapt_to_world_size, position_in_samples
 
@@ -137,7 +138,9 @@ class Resumption(FreshStart):
         if self.loads_later or run.seams.filled_by("load_model"):
             self._load(lambda: checkpoint.load_weights(run.model, run.seams.load_model))
         at, path = run.services.at, str(checkpoint.path)
+        options = OptionWatch(run, checkpoint)
         at("_load_optimizer_and_scheduler", lambda: restore_optimizer(run, checkpoint), path)
+        options.warn()
         at("_load_scaler", lambda: None, path)
         restores = run.args.restore_callback_states_from_checkpoint
         states, owners = checkpoint.callbacks_and_owners()
