@@ -158,9 +158,9 @@ class Objective:
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
             return f" {criterion}" if separable else ""
-        remedy = " By default, columns that forward does not take, and texts, are left out of the batch."
+        remedy = " By default, columns that forward does not take, texts, and None are left out of the batch."
         if self.dropped_columns:
-            remedy += f" Left out here: {', '.join(self.dropped_columns)}."
+            remedy += f" Columns that forward does not take: {', '.join(self.dropped_columns)}."
         for name in self.signature.parameters:
             if name not in inputs and (column := closest(name, self.dropped_columns)):
                 remedy += f" If {name!r} means the column {column!r}, give both the same name."
