@@ -147,7 +147,7 @@ def test_labels_that_are_texts(tmp_path: Path) -> None:
     assert "position 1 is text, such as 'cat'." in "\n".join(caught.value.__notes__)
 
 
-def test_an_optional_input_that_is_left_out_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_an_optional_input_that_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         trained(tmp_path, table("n.a."), Optional())
         trained(tmp_path, datasets.Dataset.from_list(ROWS), Optional())
