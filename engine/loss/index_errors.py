@@ -19,14 +19,10 @@ from ..data.samplers import BatchedSampler, ShuffledSampler
 from ..data.streaming_shards import StreamShard
 from .dtype_errors import dtype_note
 from .left_out import explain_left_out
+from .target_errors import CLASSES, FUNCTIONAL, target_note
 
 if TYPE_CHECKING:
     from ..run import Run
-
-_LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
-"""Functions of torch with the parameters `input` (logits) and `target` (labels)."""
-
-_FUNCTIONAL = "torch/nn/functional.py"
 
 _OUT_OF_BOUNDS = "out of bounds"
 """Text of the error of `linear_cross_entropy`, which is a RuntimeError."""
@@ -72,10 +68,10 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
     if not isinstance(error, IndexError) and _OUT_OF_BOUNDS not in str(error):
         return None
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
+        if not frame.f_code.co_filename.replace("\\", "/").endswith(FUNCTIONAL):
             continue
         values, name = frame.f_locals, frame.f_code.co_name
-        if name in _LABELS:
+        if name in CLASSES:
             scores, labels = values["input"], values["target"]
             classes = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
             return OutOfRange("labels", labels.detach(), classes, values.get("ignore_index", IGNORED_LABEL))
@@ -91,8 +87,8 @@ def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
     Other errors are raised unchanged, but may get a note. A note can give the common cause of a CUDA error, say that
-    each sample looks like a whole batch, name the tensors with a wrong data type, or name columns of texts. For a
-    `ModelError`, the names of columns of texts become the end of the message.
+    each sample looks like a whole batch, name the tensors with a wrong data type or shape, or name columns of texts.
+    For a `ModelError`, the names of columns of texts become the end of the message.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.
@@ -114,7 +110,7 @@ def indices_explained(run: Run) -> Iterator[None]:
                 f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
                 f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
-        if text := dtype_note(run, error):
+        if text := target_note(error) or dtype_note(run, error):
             note(error, text)
         if isinstance(error, ModelError):
             _explain_left_out(run, error)
