@@ -15,8 +15,18 @@ class Tables:
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:
-        """Build a dataset from the rows of a `pandas.DataFrame`. The index of the frame does not become a column."""
-        return datasets.Dataset.from_pandas(frame, preserve_index=False)
+        """Build a dataset from the rows of a `pandas.DataFrame`. The index of the frame does not become a column.
+
+        Raises:
+            DataError: if a column mixes types, such as numbers and texts.
+        """
+        try:
+            return datasets.Dataset.from_pandas(frame, preserve_index=False)
+        except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow raises subclasses of them
+            details = ": ".join(map(str, reversed(error.args)))
+            raise DataError(
+                f"The data frame cannot become a dataset: {details}. Give all values of a column one type."
+            ) from error
 
     @staticmethod
     def from_file(path: str | Path) -> datasets.Dataset:

@@ -10,7 +10,8 @@ import torch
 
 from ...events.errors import ArgumentError, DataError, closest, nearest
 from ..data.build import build_loader, default_sampler, dropped_columns, is_iterable, keep_columns, length_of
-from ..data.collators.default import Collator, ColumnFilter
+from ..data.collators.default import Collator, ColumnFilter, default_data_collator
+from ..data.columns.left_out import REMEDY, types_left_out
 from ..data.packing.collator import collator_for
 from ..data.sources import as_dataset, is_table_file, problem_of
 from ..evaluation.row_slice import slice_of
@@ -265,6 +266,8 @@ class DataLoaderMethods(LossMethods):
             accepted: the columns that the model takes; None for all columns.
             description: the name of the dataset in the log line.
         """
+        if self.data_collator is default_data_collator:
+            self._tell_left_out(dataset, description)
         dropped = () if accepted is None else tuple(dropped_columns(dataset, accepted))
         self.objective.dropped_columns = dropped
         if not dropped or (description, dropped) in self._told_columns:
@@ -276,6 +279,24 @@ class DataLoaderMethods(LossMethods):
             description.capitalize(),
             ", ".join(map(repr, dropped)),
             ", ".join(dict.fromkeys(accepted or ())),
+        )
+
+    def _tell_left_out(self, dataset: Any, description: str) -> None:
+        """Warn once that the model does not receive an optional input, because a column holds texts or only None.
+
+        For an input that is not optional, the first step raises an error.
+        """
+        parameters = self.objective.signature.parameters
+        optional = [name for name, each in parameters.items() if each.default is not each.empty]
+        found = types_left_out(dataset, optional)
+        if not found or (description, tuple(found)) in self._told_columns:
+            return
+        self._told_columns = self._told_columns | {(description, tuple(found))}
+        logger.warning(
+            "%s leaves out columns that the model's forward takes: %s. %s",
+            description.capitalize(),
+            ", ".join(f"{name!r} is {kind}" for name, kind in found.items()),
+            REMEDY,
         )
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:

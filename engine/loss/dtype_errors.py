@@ -51,7 +51,8 @@ def dtype_note(run: Run, error: BaseException) -> str:
     floating = [(name, value) for name, value in tensors if value.is_floating_point()]
     if ids and floating:
         return f"The batch holds {_listed(floating)}. Input ids are int64: convert them with `ids.to(torch.int64)`."
-    integers = [(name, value) for name, value in tensors if "label" in name and not value.is_floating_point()]
+    targets = _labels(batch)
+    integers = [(name, value) for name, value in targets if not value.is_floating_point()]
     if floats and integers:
         return f"The batch holds {_listed(integers)}. This loss needs floating-point targets: `labels.float()`."
     if wrong := [(name, value) for name, value in floating if value.dtype not in weights]:
@@ -61,7 +62,7 @@ def dtype_note(run: Run, error: BaseException) -> str:
             f'dataset or in the collator, such as `values.astype("float32")` for numpy, whose default is float64, or '
             "`values.to(torch.float32)` for tensors."
         )
-    labels = [(name, value) for name, value in tensors if "label" in name and value.dtype is not torch.int64]
+    labels = [(name, value) for name, value in targets if value.dtype is not torch.int64]
     if target and labels:
         notes.append(
             f"The batch holds {_listed(labels)}. Class labels are int64: convert them with `int(label)`, "
@@ -95,6 +96,12 @@ def _inputs(batch: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(batch, Mapping):
         return [(name, value) for name, value in tensors if "label" not in name]
     return tensors[:1] if len(tensors) < 2 else tensors[:-1]
+
+
+def _labels(batch: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the name and the value of each tensor of a batch that `_inputs` does not return."""
+    inputs = {name for name, _ in _inputs(batch)}
+    return [(name, value) for name, value in _named(batch) if name not in inputs]
 
 
 def _is_integer(value: torch.Tensor) -> bool:

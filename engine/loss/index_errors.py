@@ -11,20 +11,18 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from ...events.activity import EVALUATION, PREDICTION, activity_of
-from ...events.errors import DataError, note
+from ...events.errors import DataError, ModelError, note
 from ..data.batches import IGNORED_LABEL, map_tensors, rows_of
 from ..data.build import order_of
 from ..data.loader import Loader
 from ..data.samplers import BatchedSampler, ShuffledSampler
+from ..data.streaming_shards import StreamShard
 from .dtype_errors import dtype_note
+from .left_out import explain_left_out
+from .target_errors import CLASSES, FUNCTIONAL, target_note
 
 if TYPE_CHECKING:
     from ..run import Run
-
-_LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
-"""Functions of torch with the parameters `input` (logits) and `target` (labels)."""
-
-_FUNCTIONAL = "torch/nn/functional.py"
 
 _OUT_OF_BOUNDS = "out of bounds"
 """Text of the error of `linear_cross_entropy`, which is a RuntimeError."""
@@ -70,10 +68,10 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
     if not isinstance(error, IndexError) and _OUT_OF_BOUNDS not in str(error):
         return None
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
+        if not frame.f_code.co_filename.replace("\\", "/").endswith(FUNCTIONAL):
             continue
         values, name = frame.f_locals, frame.f_code.co_name
-        if name in _LABELS:
+        if name in CLASSES:
             scores, labels = values["input"], values["target"]
             classes = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
             return OutOfRange("labels", labels.detach(), classes, values.get("ignore_index", IGNORED_LABEL))
@@ -89,7 +87,8 @@ def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
     Other errors are raised unchanged, but may get a note. A note can give the common cause of a CUDA error, say that
-    each sample looks like a whole batch, or name the tensors with a wrong data type.
+    each sample looks like a whole batch, name the tensors with a wrong data type or shape, or name columns of texts.
+    For a `ModelError`, the names of columns of texts become the end of the message.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.
@@ -111,9 +110,22 @@ def indices_explained(run: Run) -> Iterator[None]:
                 f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
                 f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
-        if text := dtype_note(run, error):
+        if text := target_note(error) or dtype_note(run, error):
             note(error, text)
+        if isinstance(error, ModelError):
+            _explain_left_out(run, error)
         raise
+    except (TypeError, AttributeError) as error:  # the loss or the model receives None, or texts
+        _explain_left_out(run, error)
+        raise
+
+
+def _explain_left_out(run: Run, error: BaseException) -> None:
+    place = _failing(run, error)
+    dataset = getattr(place.loader, "dataset", None)
+    dataset = dataset.rows if isinstance(dataset, StreamShard) else dataset
+    row = place.indices[0] if place.indices else None
+    explain_left_out(run, error, place.batch, dataset, row, place.dataset)
 
 
 def _rows_in_sample(run: Run) -> int:
@@ -161,6 +173,35 @@ _LABEL_REMEDY = "Set the number of classes of the model to {least} or more, or c
 _INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {least} or more."
 
 
+class FailingBatch(NamedTuple):
+    """The batch in which an error was raised."""
+
+    where: str
+    """A text that names the batch, such as `a batch of step 3`."""
+    dataset: str
+    """A text that names the dataset, such as `the training dataset`."""
+    batch: Any
+    """The batch; None if it is unknown."""
+    indices: list[int] | None
+    """The dataset index of each sample; None if the indices are unknown."""
+    loader: Any
+    """The loader that made the batch."""
+
+
+def _failing(run: Run, error: BaseException) -> FailingBatch:
+    """Return the batch in which an error was raised."""
+    activity = activity_of(error) or run.activity.name
+    if activity not in (EVALUATION, PREDICTION):
+        where = f"a batch of step {run.state.global_step + 1}"
+        of_batch = dataset_indices(run, [run.step.batch_index])
+        indices = None if of_batch is None else of_batch[0]
+        return FailingBatch(where, "the training dataset", run.batch, indices, run.train_dataloader)
+    name = run.dataset_name
+    where = f"a batch of {activity}" + (f" of the dataset {name!r}" if name else "")
+    dataset = f"the dataset {name!r}" if name else "the dataset"
+    return FailingBatch(where, dataset, _evaluated_batch(error), _evaluated_indices(run), run.eval_dataloader)
+
+
 def _place(run: Run, found: OutOfRange, error: BaseException) -> tuple[str, str]:
     """Return two texts for an error: one names the batch, the other names its samples with an index out of range.
 
@@ -169,17 +210,7 @@ def _place(run: Run, found: OutOfRange, error: BaseException) -> tuple[str, str]
         found: the labels or input ids of the batch.
         error: the index error.
     """
-    activity = activity_of(error) or run.activity.name
-    evaluates = activity in (EVALUATION, PREDICTION)
-    if evaluates:
-        name = run.dataset_name
-        where = f"a batch of {activity}" + (f" of the dataset {name!r}" if name else "")
-        batch, indices, dataset = _evaluated_batch(error), _evaluated_indices(run), "the dataset"
-        dataset += f" {name!r}" if name else ""
-    else:
-        where = f"a batch of step {run.state.global_step + 1}"
-        of_batch = dataset_indices(run, [run.step.batch_index])
-        batch, indices, dataset = run.batch, None if of_batch is None else of_batch[0], "the training dataset"
+    where, dataset, batch, indices, _ = _failing(run, error)
     rows = rows_in_batch(found, batch, None if indices is None else len(indices))
     if rows is None:
         return where, f"one or more of the samples {_listed(indices or [])} of {dataset}"

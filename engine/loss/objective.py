@@ -14,6 +14,7 @@ from ..data.batches import detach
 from .item_counts import count_items, loss_shifts_labels, predicted_labels
 from .label_smoothing import is_causal, smoother_for
 from .signature import ForwardSignature, described, label_names_of, user_model
+from .target_errors import broadcasts
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Objective:
         If both parameters are None, label smoothing or the model computes the loss.
         """
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
+        self._checks_shapes = True  # only for the first batch
         self.splits_labels = criterion is not None or compute_loss_func is not None
         self.model_returns_loss = not self.splits_labels and self.smoother is None
         if self._names_labels and self.splits_labels and not self.label_names:
@@ -129,7 +131,10 @@ class Objective:
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=items), outputs
         if self.criterion is not None:
-            return self.criterion(logits_of(outputs), labels), outputs
+            logits = logits_of(outputs)
+            if self._checks_shapes:
+                self._check_shapes(logits, labels)
+            return self.criterion(logits, labels), outputs
         if self.smoother is not None and labels is not None:
             return self.smoother(logits_of(outputs), labels, shift=self.smooths_shifted, items=items), outputs
         return self._loss_of(outputs, inputs, model), outputs
@@ -158,9 +163,9 @@ class Objective:
             separable = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and not self.splits_labels
             criterion = "If the last value is the labels, pass a loss, such as `criterion=nn.CrossEntropyLoss()`."
             return f" {criterion}" if separable else ""
-        remedy = " By default, columns that forward does not take, and texts, are left out of the batch."
+        remedy = " By default, columns that forward does not take, texts, and None are left out of the batch."
         if self.dropped_columns:
-            remedy += f" Left out here: {', '.join(self.dropped_columns)}."
+            remedy += f" Columns that forward does not take: {', '.join(self.dropped_columns)}."
         for name in self.signature.parameters:
             if name not in inputs and (column := closest(name, self.dropped_columns)):
                 remedy += f" If {name!r} means the column {column!r}, give both the same name."
@@ -257,6 +262,12 @@ class Objective:
         raise ModelError(
             f"The batch has no 'labels' for the criterion, only: {names}. Name the column of labels 'labels'."
         )
+
+    def _check_shapes(self, logits: Any, labels: Any) -> None:
+        """Warn if the criterion compares outputs and labels of different shapes."""
+        self._checks_shapes = False
+        if problem := broadcasts(self.criterion, logits, labels):
+            logger.warning("%s", problem)
 
     def _tell_unsmoothed(self, problem: str) -> None:
         """Warn once that label smoothing has no effect, because a batch has no `labels`.

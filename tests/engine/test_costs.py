@@ -17,9 +17,9 @@ from support.data import net_samples
 from support.models import Net
 from trainbus import Callback, StatusFile, Trainer, TrainingArguments
 from trainbus.engine.api.costs.peaks import peak_of
-from trainbus.engine.api.costs.read import ONCE, START_AND_END
+from trainbus.engine.api.costs.read import ONCE
 from trainbus.engine.api.costs.remedy import remedy_of
-from trainbus.engine.api.costs.verdict import Dearest, blame_of, duration, judge, waiting_of
+from trainbus.engine.api.costs.verdict import START_AND_END, Dearest, blame_of, duration, judge, waiting_of
 from trainbus.engine.checkpoint.storage import Disk
 from trainbus.events import EVENTS, ArgumentError
 from trainbus.events.activity import BACKWARD, EVALUATION, FORWARD, SAVE, Activity
@@ -35,6 +35,7 @@ from trainbus.events.timeline import (
     ENGINE,
     EVALUATE,
     FULL,
+    LOGS,
     SAVES,
     SCOPES,
     STEP,
@@ -423,7 +424,24 @@ def test_the_verdict_counts_the_workers_that_hide_the_wait() -> None:
         "INPUT-BOUND: 64% of the step waits for data; 2 workers would hide it: set dataloader_num_workers=2"
     )
     assert "3 workers" in str(judge({DATA: 0.04, FORWARD: 0.1}, {DATA: 0.04, FORWARD: 0.1}, workers=2, processors=8))
-    assert "prepare the data once" in str(judge(medians, medians, workers=0, processors=1))
+
+
+def test_the_verdict_has_two_remedies_if_there_are_too_few_processors() -> None:
+    """Data that waits for a disk or a network needs no processor."""
+    medians = {DATA: 0.032, FORWARD: 0.0017}
+    assert judge(medians, medians, workers=0, processors=2).action == (
+        "19 workers would hide it, and this run has 2 processors: if the data waits for a disk or a network, set "
+        "dataloader_num_workers=19, and if it is computed, prepare it once, before the training"
+    )
+    medians = {DATA: 1.0, FORWARD: 0.001}
+    assert "1001 workers would hide it" in judge(medians, medians, workers=0, processors=2).action
+    assert "set dataloader_num_workers=32, and" in judge(medians, medians, workers=0, processors=2).action
+    assert "set dataloader_num_workers=40, and" in judge(medians, medians, workers=40, processors=2).action
+    assert "has 1 processor: if" in judge(medians, medians, workers=0, processors=1).action
+
+
+def test_the_mean_step_has_no_zero_in_its_remedies() -> None:
+    assert judge({DATA: 1.0}, {}, steps=100, workers=0).bound == "input"
 
 
 def test_the_verdict_advises_no_worker_if_a_batch_loads_faster_than_a_worker_sends_it() -> None:
@@ -449,12 +467,55 @@ def test_the_verdict_names_the_largest_part_over_its_limit(totals: dict[str, flo
 
 
 def test_shares_are_shares_of_the_session() -> None:
-    """The callbacks take 0.3 of 1.5 seconds of steps, in a session of 3 seconds."""
-    totals = {FORWARD: 1.2, CALLBACKS: 0.3}
-    verdict = judge(totals, totals, dearest=Dearest("Slow"), start_and_end=1.5)
-    assert str(verdict) == "CALLBACK-BOUND: 10% of the session is in callbacks, most in Slow; " + Dearest().remedy
-    totals = {FORWARD: 1.5}
-    assert judge(totals, totals, start_and_end=1.5).evidence == "50% of the session is forward, backward and update"
+    """The callbacks take 0.6 of 3 seconds of steps, in a session of 3.5 seconds."""
+    totals = {FORWARD: 2.4, CALLBACKS: 0.6}
+    verdict = judge(totals, totals, dearest=Dearest("Slow"), start_and_end=0.5)
+    assert str(verdict) == "CALLBACK-BOUND: 17% of the session is in callbacks, most in Slow; " + Dearest().remedy
+    totals = {FORWARD: 3.0}
+    assert judge(totals, totals, start_and_end=0.5).evidence == "86% of the session is forward, backward and update"
+
+
+@pytest.mark.parametrize(
+    ("totals", "ends", "verdict"),
+    [
+        ({FORWARD: 0.05, SAVES: 0.03}, 0.92, "UNKNOWN: the steps took only 80 ms, and 92% of the session is in callb"),
+        ({FORWARD: 0.28, EVALUATE: 0.2}, 0.43, "UNKNOWN: the steps took only 480 ms, and 47% of the session is in ca"),
+        ({FORWARD: 3.0, CALLBACKS: 2.0}, 5.0, "START-BOUND: 50% of the session is in callbacks before the first step"),
+        ({FORWARD: 3.0, SAVES: 9.0}, 5.0, "SAVE-BOUND: 53% of the session is saving"),
+        ({FORWARD: 3.0, SAVES: 0.5}, 0.9, "COMPUTE-BOUND: 68% of the session is forward"),
+        ({FORWARD: 0.5, SAVES: 0.5}, 0.2, "SAVE-BOUND: 42% of the session is saving"),
+    ],
+)
+def test_the_start_and_the_end_are_parts_of_the_session(totals: dict[str, float], ends: float, verdict: str) -> None:
+    medians = {FORWARD: totals[FORWARD]}
+    found = judge(totals, medians, start_and_end=ends, once=Dearest("Push"), dearest=Dearest("Slow"))
+    assert str(found).startswith(verdict)
+    assert ("Push" in str(found)) == ("before the first step" in str(found))
+
+
+@pytest.mark.parametrize(
+    ("totals", "bound"),
+    [
+        ({FORWARD: 6.0, LOGS: 4.0}, "log"),
+        ({FORWARD: 6.0, EVALUATE: 6.0}, "evaluation"),
+        ({FORWARD: 6.0, DATA: 6.0, LOGS: 1.0}, "input"),
+        ({FORWARD: 6.0, LOGS: 0.1}, "compute"),
+    ],
+)
+def test_a_session_without_an_ordinary_step_has_a_verdict(totals: dict[str, float], bound: str) -> None:
+    """Each step logs, so more steps do not help."""
+    medians = dict.fromkeys(totals, 0.0)
+    assert judge(totals, medians, steps=4000, processors=8, workers=0).bound == bound
+    assert judge(totals, {}, steps=4000, processors=8, workers=0).bound == bound
+    assert judge(totals, medians, steps=3).bound == "unknown"
+    assert judge(dict.fromkeys(totals, 0.0), medians, steps=4000).bound == "unknown"
+
+
+def test_a_training_that_logs_each_step_has_a_verdict(tmp_path: Any) -> None:
+    args = TrainingArguments(str(tmp_path), max_steps=40, logging_steps=1, save_strategy="no", use_cpu=True)
+    trainer = Trainer(Net(), args, train_dataset=net_samples(64))
+    trainer.train()
+    assert "no ordinary step" not in str(trainer.costs().verdict)
 
 
 def test_the_verdict_and_the_parts_have_one_denominator(trained: Any) -> None:

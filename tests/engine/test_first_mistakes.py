@@ -134,7 +134,7 @@ class Ages(nn.Module):
 
 def test_a_misspelled_parameter_of_forward(tmp_path: Path) -> None:
     rows = [{"age": 1.0, "city": "Rome", "label": 0}] * 8
-    message = r"Left out here: age, city\. If 'agex' means the column 'age', give both the same name\."
+    message = r"not take: age, city\. If 'agex' means the column 'age', give both the same name\."
     with pytest.raises(ModelError, match=message):
         Trainer(Ages(), arguments(tmp_path), train_dataset=rows).train()
 

@@ -14,14 +14,12 @@ from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
 from .costs import CallbackCost, Compilation, Costs, Part
 from .peaks import peak_of
 from .remedy import is_own, remedy_of
-from .verdict import Dearest, blame_of, judge
+from .verdict import START_AND_END, Dearest, blame_of, judge
 
 NANO = 1e-9
 ONCE = ("on_setup", "on_train_begin", "on_train_end", "on_exception", "on_close")
-"""The events that a training announces once. The time of their handlers does not grow with the number of steps."""
-START_AND_END = "start and end"
-"""The name of the part with the time of callbacks at the events in `ONCE`. The part `callbacks` has the time at all
-other events."""
+"""The events that a training announces once. The time of their handlers does not grow with the number of steps. It is
+the part `START_AND_END`, and the part `callbacks` has the time at all other events."""
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
@@ -76,11 +74,13 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
         verdict=judge(
             totals,
             own,
+            steps=steps,
             workers=getattr(loader, "num_workers", None),
             processors=_processors(),
-            dearest=_dearest(run, callbacks),
+            dearest=_dearest(run, [each for each in callbacks if each.event not in ONCE]),
             blame=blame_of(ranks),
             start_and_end=once,
+            once=_dearest(run, [each for each in callbacks if each.event in ONCE]),
         ),
         samples_per_second=samples,
         tokens_per_second=tokens or None,
@@ -91,20 +91,19 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
 
 
 def _dearest(run: Any, callbacks: Sequence[CallbackCost]) -> Dearest | None:
-    """Return the callback that takes the most time in the steps; None if no callback takes time in the steps.
+    """Return the callback that takes the most time; None if `callbacks` is empty.
 
     Args:
         run: the run.
         callbacks: the time by callback and event, the longest time first.
     """
-    in_steps = [each for each in callbacks if each.event not in ONCE]
     sums: dict[str, float] = {}
-    for each in in_steps:
+    for each in callbacks:
         sums[each.callback] = sums.get(each.callback, 0.0) + each.seconds
     if not sums:
         return None
     name = max(sums, key=lambda each: sums[each])
-    event = next(each.event for each in in_steps if each.callback == name)
+    event = next(each.event for each in callbacks if each.callback == name)
     subscriber = run.bus.subscribers.get(name)
     return Dearest(name, remedy_of(name, subscriber, event), is_own(name, subscriber))
 

@@ -16,12 +16,18 @@ from ....events.timeline import (
     DATA,
     EVALUATE,
     LOGS,
+    RARE,
     SAVES,
     WAIT,
 )
 
-LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
-"""Part -> a share of the time of the steps. A part with at least this share limits the speed."""
+START_AND_END = "start and end"
+"""The name of the part with the time of callbacks before the first step and after the last step."""
+LIMITS = {
+    **{DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1},
+    START_AND_END: 0.25,
+}
+"""Part -> a share of the time of the session. A part with at least this share limits the speed."""
 UNEVEN = 0.15
 """A share of the median step. If the other ranks wait for the slowest rank during at least this share, the slowest rank
 limits the speed."""
@@ -29,6 +35,11 @@ COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
 """The parts in which a rank may wait for other ranks, because they contain collectives."""
 SHORT = 2.0
 """A number of seconds. If the steps of a session take less time, the first calls of callbacks may dominate the time."""
+ENOUGH = 20
+"""A number of steps. If a session has this many steps, and all of them log, evaluate, save or collect garbage, the mean
+step replaces the median step. More steps would bring no step without such work."""
+MOST_WORKERS = 32
+"""The largest number of workers that a verdict recommends. Each worker holds a copy of the dataset object."""
 SENDING = 0.002
 """The seconds that a worker process needs to send a small batch to the training process. Measured on two CPU cores with
 batches of 32 samples. If a batch loads in less time, workers make the training slower."""
@@ -40,7 +51,8 @@ class Verdict:
 
     bound: str
     """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection` (of garbage),
-    `rank` (the slowest rank), `compute`, or `unknown`."""
+    `start` (callbacks before the first step and after the last step), `rank` (the slowest rank), `compute`, or
+    `unknown`."""
     evidence: str
     """The measured values that show the limit."""
     action: str
@@ -81,26 +93,34 @@ def judge(
     totals: Mapping[str, float],
     medians: Mapping[str, float],
     *,
+    steps: int = 0,
     workers: int | None = None,
     processors: int = 1,
     dearest: Dearest | None = None,
     blame: Blame | None = None,
     start_and_end: float = 0.0,
+    once: Dearest | None = None,
 ) -> Verdict:
     """Find the part that limits the speed of a training.
 
     Args:
         totals: the seconds of each part in the session, without `start_and_end`. A part limits the speed if its share
-            of the sum of `totals` is large enough: see `LIMITS`.
-        medians: the seconds of each part in the median step.
+            of the session is large enough: see `LIMITS`.
+        medians: the seconds of each part in the median step. If all values are 0, no ordinary step was measured. The
+            mean step then replaces the median step if there are at least `ENOUGH` steps.
+        steps: the number of steps of the session.
         workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time in the steps; None if no callback takes time.
         blame: the slowest rank, from `blame_of`; None for one rank.
         start_and_end: the seconds of callbacks before the first step and after the last step. They count as time of the
             session, in addition to `totals`.
+        once: the callback that takes the most time of `start_and_end`; None if no callback takes time.
     """
-    whole, step = sum(totals.values()), sum(medians.values())
+    whole = sum(totals.values())
+    if sum(medians.values()) <= 0 and steps >= ENOUGH:
+        medians = {part: seconds / steps for part, seconds in totals.items() if part not in RARE}
+    step = sum(medians.values())
     if whole <= 0 or step <= 0:
         return Verdict("unknown", "no ordinary step was measured", "train more steps")
     session = whole + start_and_end
@@ -111,8 +131,9 @@ def judge(
             f"{duration(blame.excess)} more for {blame.part!r}",
             "look at the machine and the data of this rank",
         )
-    shares = {part: totals.get(part, 0.0) / whole for part in LIMITS}
-    shares[DATA] = max(shares[DATA], medians.get(DATA, 0.0) / step * (1 - _rare(totals) / whole))
+    shares = {part: totals.get(part, 0.0) / session for part in LIMITS}
+    shares[START_AND_END] = start_and_end / session
+    shares[DATA] = max(shares[DATA], medians.get(DATA, 0.0) / step * (whole - _rare(totals)) / session)
     over = [part for part, limit in LIMITS.items() if shares[part] >= limit]
     if not over:
         model = sum(totals.get(part, 0.0) for part in (FORWARD, BACKWARD, CLIP, APPLY)) / session
@@ -135,6 +156,8 @@ def judge(
         case part if part == EVALUATE:
             return Verdict("evaluation", f"{share} is evaluation", "evaluate less often, or set a larger "
                            "per_device_eval_batch_size")  # fmt: skip
+        case part if part == START_AND_END:
+            return _start_verdict(shares[START_AND_END], whole, once or Dearest())
         case part if part == SAVES:
             return Verdict("save", f"{share} is saving", "save less often, or to a faster disk")
         case part if part == LOGS:
@@ -155,9 +178,27 @@ def _callback_verdict(share: str, seconds: float, of_median: float, dearest: Dea
         return Verdict(
             "unknown",
             f"the steps took only {duration(seconds)}, in which the callbacks of trainbus have fixed costs ({share})",
-            f"train for {duration(SHORT)} or longer",
+            _TRAIN_LONGER,
         )
     return Verdict("callback", f"{share} is in callbacks, most in {dearest.name}", dearest.remedy)
+
+
+def _start_verdict(share: float, seconds: float, once: Dearest) -> Verdict:
+    """Return the verdict for a session with much time before the first step and after the last step.
+
+    Args:
+        share: the share of the session that is in callbacks before the first step and after the last step.
+        seconds: the time of all steps of the session, in seconds.
+        once: the callback that takes the most of this time.
+    """
+    most = f", most in {once.name}" if once.name else ""
+    evidence = f"{share:.0%} of the session is in callbacks before the first step and after the last step{most}"
+    if seconds < SHORT:
+        return Verdict("unknown", f"the steps took only {duration(seconds)}, and {evidence}", _TRAIN_LONGER)
+    return Verdict("start", evidence, "train more steps in one session, or let this callback do less")
+
+
+_TRAIN_LONGER = f"train for {SHORT:g} s or longer"
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
@@ -165,7 +206,8 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
 
     If `workers` is None, the text recommends to load ahead. If `workers` is 0 and loading a batch takes less time than
     sending it from a worker, the text recommends larger batches. If more workers than `processors` are needed, the text
-    recommends to prepare the data before the training. The estimate assumes that n workers are n times as fast as one.
+    has two remedies: prepare the data before the training, or, for data that waits for a disk or a network, use more
+    workers than processors. The estimate assumes that n workers are n times as fast as one.
 
     Args:
         medians: the seconds of each part in the median step.
@@ -184,8 +226,10 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
     one = waits if workers == 0 else workers * (waits + computes)
     needed = max(workers + 1, math.ceil(one / max(computes, 1e-9)))
     if needed > max(1, processors):
+        several, most = "s" if processors > 1 else "", min(needed, max(MOST_WORKERS, workers))
         return (
-            f"{needed} workers would hide it, and this run has {processors} processors: prepare the data once, before "
+            f"{needed} workers would hide it, and this run has {processors} processor{several}: if the data waits for "
+            f"a disk or a network, set dataloader_num_workers={most}, and if it is computed, prepare it once, before "
             "the training"
         )
     return f"{needed} worker{'s' if needed > 1 else ''} would hide it: set dataloader_num_workers={needed}"
@@ -234,4 +278,4 @@ def duration(seconds: float) -> str:
 
 
 def _rare(totals: Mapping[str, float]) -> float:
-    return sum(totals.get(part, 0.0) for part in (EVALUATE, SAVES, LOGS, COLLECT))
+    return sum(totals.get(part, 0.0) for part in RARE)

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from ....events.errors import ArgumentError, DataError
 from ....events.keywords import CheckedKeywords
 from ..batches import map_tensors
+from ..columns.left_out import first_number, mixed
 from ..columns.rows import BatchRows
 
 Collator = Callable[[list[Any]], Any]
@@ -26,7 +27,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     - The column `label` (a number) or `label_ids` (numbers) becomes `labels`. The dtype of `labels` is int64 if all
       labels of the batch are integers or booleans, else float32. Tensors in `label_ids` keep their dtype.
     - If another column mixes integers and floats, its tensor has a float dtype.
-    - Columns of strings are left out, also if some values are None. Columns with only None are left out too.
+    - Columns of strings are left out, also if some values are None. Columns with only None are left out too. A column
+      of strings and numbers is an error.
 
     Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
     a dict. torch's `default_collate` stacks the other values of tuples. It also stacks samples that are tensors or
@@ -83,6 +85,8 @@ def _dict_batch(features: list[Any]) -> dict[str, Any]:
             if ("labels" in batch and of_labels) or (not of_labels and isinstance(features[row][key], str)):
                 continue  # labels come from another column, or a column of strings is left out
             raise DataError(_missing(f"column {key!r}", 0, f"sample {row} of the batch has one"))
+        if isinstance(value, str) and (row := first_number(key, features)):
+            raise DataError(mixed(f"column {key!r}", 0, value, row))
         if key not in ("label", "label_ids") and value is not None and not isinstance(value, str):
             batch[key] = _stack(f"column {key!r}", [feature[key] for feature in features])
     return batch
@@ -352,6 +356,9 @@ def _unstackable(name: str, values: Sequence[Any], error: Exception) -> DataErro
     missing = next((row for row, value in enumerate(values) if value is None), None)
     if missing is not None:
         return DataError(_missing(name, missing, "the others have one"))
+    text = next((row for row, value in enumerate(values) if isinstance(value, str)), None)
+    if text is not None:
+        return DataError(mixed(name, text, values[text], 0))
     sizes = sorted({len(value) for value in values if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0})
     shapes = sorted({tuple(value.shape) for value in values if hasattr(value, "shape")})
     if len(sizes) > 1:
