@@ -57,6 +57,9 @@ class StepBatches(Protocol):
 class BatchSource(Protocol):
     """The source of the batches of each step: `Feed` in a training, `VirtualFeed` in a preview."""
 
+    def reach(self, batches_done: int) -> None:
+        """If `batches_done` is 0, restore the RNG states of a resume, for `on_epoch_begin` or `on_train_end`."""
+
     def begin(self, epoch: int, batches_done: int) -> None:
         """Start an epoch, and skip its first `batches_done` batches. Epochs count from 0."""
 
@@ -102,8 +105,7 @@ class Loop:
         """
         self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
         self.epochs, self.batches_per_epoch, self.position, self.agree = epochs, batches_per_epoch, position, agree
-        self.announce = bus.announce
-        self.phase = Phase.BEGIN
+        self.announce, self.phase = bus.announce, Phase.BEGIN
         self._batches: Any = None
 
     def run(self) -> None:
@@ -120,6 +122,7 @@ class Loop:
 
             case Phase.EPOCH:
                 leaves = self.position.batches > 0 and self._leaves_epoch()  # resumed with a request to stop
+                self.feed.reach(self.position.batches)
                 self.announce("on_epoch_begin")
                 self.feed.begin(*self.position.open())
                 return Phase.EPOCH_END if leaves else Phase.FETCH
@@ -146,6 +149,7 @@ class Loop:
                 return Phase.END if self._over() else Phase.EPOCH
 
             case Phase.END:
+                self.feed.reach(0)
                 self._serve()  # an evaluation at the end of the last epoch may have requested more work
                 self.control.begin("training_stop")  # reads True through on_train_end
                 self.announce("on_train_end")
@@ -158,8 +162,8 @@ class Loop:
         return self.control.pending and (self.control.should_training_stop or self.control.should_epoch_stop)
 
     def _close_epoch(self) -> None:
-        state, control, position, length = self.state, self.control, self.position, self._length()
-        stops = control.should_training_stop
+        state, control, position = self.state, self.control, self.position
+        stops, length = control.should_training_stop, position.length or self.batches_per_epoch
         short = 0 < position.batches < length
         position.cut = position.held or (stops and position.batches not in (0, length))
         if position.batches == 0:
@@ -171,9 +175,6 @@ class Loop:
         self.agree(control)
         position.leave()
 
-    def _length(self) -> int:
-        return self.position.length or self.batches_per_epoch
-
     def _over(self) -> bool:
         return self.control.should_training_stop or self.position.epoch >= self.epochs
 
@@ -182,7 +183,7 @@ class Loop:
         position.advance(batches.batches)
         state.global_step += 1
         state.samples_seen += batches.rows
-        state.epoch = position.epoch + position.batches / self._length()
+        state.epoch = position.epoch + position.batches / (position.length or self.batches_per_epoch)
         self.control.speaking.step = state.global_step
         self._batches = None
 
@@ -192,8 +193,7 @@ class Loop:
         if not self.control.pending:
             return
         for flag in SERVED:
-            requested_by = self.control.begin(flag)
-            if requested_by:
+            if requested_by := self.control.begin(flag):
                 self.announce(WORK[flag], requested_by=requested_by)
                 self.control.finish(flag)
                 self.agree(self.control)

@@ -23,7 +23,7 @@ from ...engine.distributed.ranks import connection_lost
 from ...engine.run import Run
 from ...events.activity import AWAIT_SAVE, CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
-from ...events.composition import best_metric_of, provides
+from ...events.composition import best_metric_of, providers, provides
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, CheckpointError, nearest
 from ...events.stages import Stage, order
@@ -76,6 +76,8 @@ class Checkpoint(Cadence):
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
+    _saved_step: int = field(default=-1, init=False, repr=False, compare=False)
+    """The step of the last checkpoint of this session; -1 if there is none."""
     _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)
     """The checkpoint that the background thread writes, until handlers of `on_commit` run. None: no checkpoint."""
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
@@ -108,7 +110,7 @@ class Checkpoint(Cadence):
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
         self._evaluated = self._told_unmeasured = False
-        self._writing = None
+        self._writing, self._saved_step = None, -1
         if not run.ranks.single_process:
             self._writer = RanksWriter()
         if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
@@ -120,8 +122,15 @@ class Checkpoint(Cadence):
         self._pinned = state.best_model_checkpoint
 
     @order(Stage.ACT)
-    def on_save_due(self, run: Run, control: TrainerControl) -> None:
+    def on_save_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
         self._complete(run)
+        if _only_interrupts(run, requested_by):
+            if self._saved_step == run.state.global_step:
+                return  # the resumed run repeats what this session did after the save
+            if _ends_with_epoch(run):
+                for author in requested_by:
+                    control.request_for(author, "save", "at the end of the epoch, because the run ends too")
+                return
         self._announce_deleted(run)
         step = run.state.global_step
         path = run.args.output_path / files.folder_name(step)
@@ -170,6 +179,7 @@ class Checkpoint(Cadence):
             self._writing = run.checkpoint
         else:
             self._write(run, snapshot, best, run.ranks)
+        self._saved_step = run.state.global_step
         run.announce("on_snapshot")
 
     def _write(self, run: Run, snapshot: Snapshot, best: str | None, ranks: SavingRanks) -> None:
@@ -274,6 +284,7 @@ class Checkpoint(Cadence):
                 run.state.best_model_checkpoint = self._best_before  # the best model was in the failed checkpoint
             run.control.note(run.control.speaker, "fail", str(error))
             logger.warning("%s. Training continues.", str(error).rstrip("."))
+            self._saved_step = -1
             return False
         return True
 
@@ -348,6 +359,21 @@ def on_all(run: Run, work: Callable[[], T]) -> T:
     results: list[T] = []
     on_all_ranks(run, lambda: results.append(work()))
     return results[0]
+
+
+def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
+    """Return whether all callbacks that requested a save interrupt the run, as after a signal."""
+    attached = [run.bus.subscribers.get(author) for author in requested_by]
+    return len(providers(attached, Capability.INTERRUPTS)) == len(attached)
+
+
+def _ends_with_epoch(run: Run) -> bool:
+    """Return whether the run ends after the work at the end of this epoch, and this session still does this work.
+
+    With `save_strategy="epoch"`, this work saves the step. So an earlier save would be the first of two saves.
+    """
+    ends, position = run.control.should_training_stop and not run.interrupted(), run.position
+    return ends and position is not None and not position.closed and not position.held
 
 
 def _leave_to_resumed_run(run: Run) -> None:

@@ -59,6 +59,8 @@ class StopOnSignal(Callback):
       session, or while the run saves a checkpoint, the run stops after the next step.
     - If the run saves the last step of an epoch because of the signal, the resumed run does the work that is due at the
       end of this epoch, such as an evaluation.
+    - If the step is saved already, the run does not save it again. At the last step of the run, the checkpoint waits
+      for the end of the epoch. The callback saves the last step even if the run would not save it without the signal.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -142,6 +144,12 @@ class StopOnSignal(Callback):
         # The caller of any other evaluation needs its metrics, because a resumed run does not call the handler again.
         if received and not _calls_again(run, control):
             self._request_stop(run, control, "the evaluation completes, and then training stops")
+
+    @order(Stage.RELEASE)
+    def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
+        # After the last evaluation of a run, no later event requests the save.
+        if self._received and run.mode == "train" and control.should_training_stop and not _calls_again(run, control):
+            self._request_stop(run, control, "training stops after this evaluation")
 
     def _any_rank_received(self, run: Run) -> bool:
         """Exchange the received signals with all ranks. Return whether any rank received a signal.

@@ -116,6 +116,19 @@ class Feed:
         """
         self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
+    def reach(self, batches_done: int) -> None:
+        """Restore the RNG states of a resume, if the session resumes at the start of an epoch or at the end of the run.
+
+        Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
+        session resumes in the middle of an epoch, `begin` or `take` restores the states. An uninterrupted run does not
+        announce `on_epoch_begin` there, so the draws of its handlers must not count.
+
+        Args:
+            batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.
+        """
+        if not batches_done:
+            self._restore()
+
     def begin(self, epoch: int, batches_done: int) -> None:
         """Start an epoch at the first batch that is not done.
 

@@ -39,6 +39,9 @@ class StrawFeed:
     begun: list[tuple[int, int]] = field(default_factory=list)
     _left: list[int] = field(default_factory=list)
 
+    def reach(self, batches_done: int) -> None:
+        pass
+
     def begin(self, epoch: int, batches_done: int) -> None:
         self.begun.append((epoch, batches_done))
         self._left = list(self.epochs[epoch])

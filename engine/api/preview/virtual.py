@@ -148,6 +148,9 @@ class VirtualFeed:
         self._accumulate = 1
         self._rows = 0
 
+    def reach(self, batches_done: int) -> None:
+        """Do nothing, because a preview restores no RNG states."""
+
     def begin(self, epoch: int, batches_done: int) -> None:
         """Go to a position in the data: skip `batches_done` batches of an epoch. Epochs count from 0."""
         args, position = self._run.args, self._run.position
