@@ -376,31 +376,27 @@ def test_a_signal_during_the_agreement_of_ranks_is_kept() -> None:
 
 
 INTERACTIVE = """
-import code, os, signal, sys
 from pathlib import Path
 from test_stop_on_signal import send, trainer_of
-lines = iter([
-    "trainer = trainer_of(Path({folder!r}))",
-    "trainer.model.at[True, 3] = send('SIGINT')",
-    "trainer.train()",
-    "print('the session continues at step', trainer.state.global_step)",
-])
-def read(prompt):
-    try:
-        return next(lines)
-    except StopIteration:
-        raise EOFError
-code.interact(readfunc=read, local=globals())
+trainer = trainer_of(Path({folder!r}))
+trainer.model.at[True, 3] = send("SIGINT")
+trainer.train()
+print("the session continues at step", trainer.state.global_step)
+exit()
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="the system has no terminals of programs")
 def test_ctrl_c_ends_only_the_input_of_an_interactive_python(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(INTERACTIVE.format(folder=str(tmp_path / "run")))
+    """Python is interactive if its stdin is a terminal."""
+    terminal, stdin = os.openpty()
+    os.write(terminal, INTERACTIVE.format(folder=str(tmp_path / "run")).encode())
     variables = environment(PYTHONPATH=FOUND)
     ended = subprocess.run(
-        [sys.executable, str(program)], env=variables, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable], stdin=stdin, env=variables, capture_output=True, text=True, timeout=300, check=False
     )
+    os.close(stdin)
+    os.close(terminal)
     assert ended.returncode == 0, ended.stderr
     assert "the session continues at step 3" in ended.stdout
     status = json.loads((tmp_path / "run" / "run_status.json").read_text())
