@@ -115,3 +115,10 @@ class Ledger:
 
     def __str__(self) -> str:
         return "\n".join(str(entry) for entry in self) or "(no flag was raised)"
+
+    def __repr__(self) -> str:
+        return f"<Ledger with {len(self)} entr{'y' if len(self) == 1 else 'ies'}: `print` shows them>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the entries in a notebook and in IPython."""
+        printer.text(str(self))

@@ -32,7 +32,7 @@ from ...events.recording.files import written
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
 from ..base.tracker_rows import TOTALS
-from ..stopping.stop_on_signal import Stopped
+from ..stopping.stop_on_signal import BY_SIGNAL
 from .pace import pace_of
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class StatusFile(Callback):
     def on_exception(self, run: Run, exception: BaseException) -> None:
         if run.mode == "train":
             status, reason = "failed", error_line(exception)
-            if isinstance(exception, Stopped):
+            if isinstance(exception, BY_SIGNAL):
                 status, reason = "preempted", preempted_by(exception.reason, run.control.why("training_stop"))
             if not isinstance(exception, RankFailure) or not self._written_by_another_rank(run):
                 self._end(run, status, reason, exit_code(exception))

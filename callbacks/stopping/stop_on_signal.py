@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
 
+from ...engine.api.console import is_interactive
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.activity import EVALUATION
@@ -42,6 +43,22 @@ class Interrupted(Stopped, KeyboardInterrupt):
     """Ends the program after Ctrl-C. `except KeyboardInterrupt` catches this exception too."""
 
 
+class CellInterrupted(KeyboardInterrupt):
+    """Ends the cell of a notebook, or the input of an interactive Python, after Ctrl-C.
+
+    An interactive Python would end at a `SystemExit`, and a notebook would show how to exit.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Store the reason, a text with the name of the signal."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+BY_SIGNAL = (Stopped, CellInterrupted)
+"""The exceptions that end a training after a signal. Each has the attribute `reason`."""
+
+
 @dataclass
 class StopOnSignal(Callback):
     """Finishes the step, saves a checkpoint and stops the run after SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP.
@@ -72,6 +89,7 @@ class StopOnSignal(Callback):
     Raises:
         Stopped: at the end of training, after SIGTERM, SIGUSR1 or SIGHUP.
         Interrupted: at the end of training, after SIGINT.
+        CellInterrupted: instead of `Interrupted` in a notebook, in IPython and in an interactive Python.
     """
 
     local = True
@@ -182,6 +200,8 @@ class StopOnSignal(Callback):
 
     def _stop(self, reason: str) -> NoReturn:
         received, self._received = self._received, 0
+        if received == signal.SIGINT and is_interactive():
+            raise CellInterrupted(reason)
         raise (Interrupted if received == signal.SIGINT else Stopped)(received, reason)
 
     @property

@@ -35,6 +35,12 @@ def in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
+def is_interactive() -> bool:
+    """Return whether the user types the program line by line or cell by cell: in a notebook, IPython or Python."""
+    ipython = imported("IPython")
+    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)
+
+
 def say(line: str) -> None:
     """Print a line to stdout. Do nothing if stdout is closed."""
     with open_console():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,8 +21,13 @@ from torch.utils.data import TensorDataset
 from support.models import Classifier
 from support.processes import environment
 from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
+from trainbus.callbacks.stopping import stop_on_signal
+from trainbus.engine.api.console import is_interactive
 from trainbus.events.errors import ArgumentError
 from trainbus.events.stages import Stage
+
+FOUND = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""The folders in which a program finds this module."""
 
 SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138, "SIGHUP": 129}
 
@@ -247,7 +253,7 @@ def test_the_program_ends_with_the_code_of_the_signal(name: str, tmp_path: Path)
     """
     words, variables = (
         [sys.executable, "-c", textwrap.dedent(program)],
-        environment(PYTHONPATH=str(Path(__file__).parent)),
+        environment(PYTHONPATH=FOUND),
     )
     done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == SIGNALS[name], done.stderr[-2000:]
@@ -367,3 +373,56 @@ def test_a_signal_during_the_agreement_of_ranks_is_kept() -> None:
 
     callback._any_rank_received(SimpleNamespace(ranks=Ranks()))
     assert callback._received == signal.SIGTERM
+
+
+INTERACTIVE = """
+from pathlib import Path
+from test_stop_on_signal import send, trainer_of
+trainer = trainer_of(Path({folder!r}))
+trainer.model.at[True, 3] = send("SIGINT")
+trainer.train()
+print("the session continues at step", trainer.state.global_step)
+exit()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="the system has no terminals of programs")
+def test_ctrl_c_ends_only_the_input_of_an_interactive_python(tmp_path: Path) -> None:
+    """Python is interactive if its stdin is a terminal."""
+    terminal, stdin = os.openpty()
+    os.write(terminal, INTERACTIVE.format(folder=str(tmp_path / "run")).encode())
+    variables = environment(PYTHONPATH=FOUND)
+    ended = subprocess.run(
+        [sys.executable], stdin=stdin, env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
+    os.close(stdin)
+    os.close(terminal)
+    assert ended.returncode == 0, ended.stderr
+    assert "the session continues at step 3" in ended.stdout
+    status = json.loads((tmp_path / "run" / "run_status.json").read_text())
+    assert (status["status"], status["exit_code"]) == ("preempted", 130)
+    assert (tmp_path / "run" / "checkpoint-3").is_dir()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_notebook_gets_a_keyboard_interrupt_after_ctrl_c(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[True, 2] = send(name)
+    monkeypatch.setattr(stop_on_signal, "is_interactive", lambda: True)
+    with pytest.raises(KeyboardInterrupt if name == "SIGINT" else SystemExit, match=name) as caught:
+        trainer.train()
+    assert isinstance(caught.value, SystemExit) == (name == "SIGTERM")
+    trainer.train()
+
+
+def test_an_interactive_session_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not is_interactive()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: object()))
+    assert is_interactive()
+    monkeypatch.delitem(sys.modules, "IPython")
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert is_interactive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from itertools import pairwise, permutations
+from types import SimpleNamespace
 
 import pytest
 import transformers
@@ -430,3 +431,13 @@ def test_an_assignment_to_a_misspelt_flag_is_an_error_with_the_nearest_name(name
         setattr(control, name, True)
     control.best_step = 3  # other attributes belong to the program
     assert control.best_step == 3
+
+
+def test_a_notebook_shows_the_entries_of_the_ledger() -> None:
+    ledger = Ledger()
+    ledger.write(Entry(3, "on_step_end", "Stop", "training_stop", "request", False, True, "done"))
+    shown: list[str] = []
+    ledger._repr_pretty_(SimpleNamespace(text=shown.append), False)
+    assert shown == [str(ledger)]
+    assert "Stop request training_stop" in shown[0]
+    assert repr(ledger) == "<Ledger with 1 entry: `print` shows them>"
