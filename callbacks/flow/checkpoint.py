@@ -20,6 +20,7 @@ from ...engine.checkpoint.write.retention import Keep, R
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.distributed.ranks import connection_lost
+from ...engine.distributed.skipping import refuse_different_skips
 from ...engine.run import Run
 from ...events.activity import AWAIT_SAVE, CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
@@ -139,11 +140,13 @@ class Checkpoint(Cadence):
         run.announce("on_save_begin")
         # If one rank vetoes the save, no rank saves: the others would wait for its part. If one rank must wait for the
         # write, all ranks wait.
-        of_ranks = run.ranks.gather_numbers(int(control.vetoed("save")), int(self._waits(run)))
-        if any(vetoed for vetoed, _ in of_ranks):
+        of_ranks = run.ranks.gather_numbers(int(control.vetoed("save")), int(self._waits(run)), run.state.steps_skipped)
+        if len({skipped for *_, skipped in of_ranks}) > 1:
+            refuse_different_skips(run.ranks, run.state, control)
+        if any(vetoed for vetoed, *_ in of_ranks):
             logger.warning("The checkpoint of step %d is not written: a callback vetoed it.", step)
             return
-        later = not any(waits for _, waits in of_ranks)
+        later = not any(waits for _, waits, _ in of_ranks)
         failed: list[bool] = []
 
         def save() -> None:

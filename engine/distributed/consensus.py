@@ -17,16 +17,12 @@ from ...events.flags import FLAGS, Flag
 from .consistency import format_ranks
 from .protocols import DistributedRun
 from .ranks import Ranks
+from .skipping import REMEDY, refuse_different_skips
 
 Agree: TypeAlias = Callable[[TrainerControl], None]
 """A function that makes the ranks agree on flags. Every rank calls the function at the same point of a step."""
 Reasons: TypeAlias = dict[Flag, dict[str, str]]
 """Flag -> id of a callback -> reason of the callback. One dict has all requests, another dict has all vetoes."""
-
-_REMEDY = (
-    "Decide from values that all ranks share, such as metrics, `grad_norm` or `run.ranks.sum(...)`. Or set "
-    "`local = True` in the callback's class: then all ranks do what one rank requests."
-)
 
 
 def agree_single_process(control: TrainerControl) -> None:
@@ -78,7 +74,7 @@ class Consensus:
         votes = self._votes(control) if control.pending else self._no_votes
         *counts, skipped = self._ranks.sum_numbers([*votes, self._state.steps_skipped])
         if skipped % self._ranks.world_size:
-            self._raise_divergence(control)
+            refuse_different_skips(self._ranks, self._state, control)
         # Equal votes in the last column may be of different callbacks.
         if any(0 < count < self._ranks.world_size for count in counts) or any(counts[self._late :]):
             of_ranks = self._ranks.gather_objects((_requests(control), _vetoes(control)))
@@ -97,17 +93,6 @@ class Consensus:
                 for author in reasons[flag]:
                     votes[self._columns.get(author, last) * width + 2 * index + offset] = 1
         return votes
-
-    def _raise_divergence(self, control: TrainerControl) -> None:
-        of_ranks = self._ranks.gather_objects((self._state.steps_skipped, control.why("skip_update")))
-        most = max(skipped for skipped, _ in of_ranks)
-        skipping = [rank for rank, (skipped, _) in enumerate(of_ranks) if skipped == most]
-        others = [rank for rank in range(self._ranks.world_size) if rank not in skipping]
-        author = of_ranks[skipping[0]][1].partition(" by ")[2] or "no callback"
-        raise RankDivergence(
-            f"The update of step {control.step} was skipped on {format_ranks(skipping)} and not on "
-            f"{format_ranks(others)}, by {author}. The weights of the ranks differ now. {_REMEDY}"
-        )
 
 
 def _requests(control: TrainerControl) -> Reasons:
@@ -180,5 +165,5 @@ def _difference(step: int, author: str, flag: str, action: str, having: list[int
     verb = {"request": "requested", "veto": "vetoed", "withdraw": "withdrew its request of"}.get(action, action)
     return (
         f"After step {step}, {author} {verb} {flag!r} on {format_ranks(having)} and not on {format_ranks(others)}: it "
-        f"decides from a value that only its own rank knows. {_REMEDY}"
+        f"decides from a value that only its own rank knows. {REMEDY}"
     )
