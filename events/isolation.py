@@ -226,7 +226,7 @@ class Isolation:
             self.unsubscribe(owner_id, reason)
 
     def is_shared(self, owner_id: str) -> bool:
-        """Return whether all ranks agree on each action for a callback, such as to unsubscribe the callback."""
+        """Return whether the ranks act together on a callback: all ranks unsubscribe it, or none does."""
         return owner_id in self.shared or (self.private is not None and owner_id not in self.private)
 
     def may_leave(self, owner_id: str) -> bool:
