@@ -224,7 +224,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_transformers: bool = False) -> Found:
-    """Run a program, repeat the step of a capsule as the first step of its first training, and return the result.
+    """Run a program up to its first training, repeat the step of a capsule there, and return the result.
 
     Args:
         step: the callback that repeats the step.
