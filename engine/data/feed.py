@@ -77,7 +77,7 @@ class Feed:
                 batches of the step. By default, the feed fetches the next batches.
             timeline: records the time of fetching and copying. By default, this time is not reported.
             position: the position of the run, in which the feed notes the batches that it fetched for a step.
-            batches_per_epoch: number of batches of one rank in an epoch. With this number, the feed calls `collect` once
+            batches_per_epoch: number of batches of one rank in an epoch. With a number, the feed calls `collect` once
                 for each step of the epoch. With None, the feed calls `collect` until it returns no batch.
         """
         self.loader = loader
