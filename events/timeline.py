@@ -186,9 +186,10 @@ class Timeline:
         return scope or (str(top) if top.__class__ is str else CALLBACKS)
 
     def _present(self) -> tuple[Any, str]:
-        """Return what runs now, and the part that the outermost open scope names; an empty text outside of scopes.
+        """Return two values that say what runs now.
 
-        What runs is a part, a scope, a handler, or the list of a handler in `Sums.handlers`.
+        The first value is a part, a scope, a handler, or the list of a handler in `Sums.handlers`. The second value is
+        the part of the outermost open scope; "" if no scope is open.
         """
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:
