@@ -34,7 +34,7 @@ D = TypeVar("D", bound=Dated)
 
 
 def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
-    """List all checkpoints in a folder, good and damaged, lowest step first. Only the names of folders are read."""
+    """Return all checkpoints in a folder, damaged ones included, lowest step first. Read only the names of the folders."""
     directory = Path(output_dir)
     found = [
         SavedCheckpoint.open(path)
