@@ -210,8 +210,8 @@ class Timeline:
     def look(self) -> None:
         """Measure each part of the current step, such as forward and backward. Exclude this step from medians.
 
-        Call this method in a step with rare work, such as a save. Any thread may call this method. In one of `SAMPLE`
-        other steps, the timeline measures the parts too. In the rest, it measures only the whole time.
+        Call this method in a step with rare work, such as a save. Any thread may call this method. Without a call, the
+        timeline measures the parts of every `SAMPLE`-th step, and only the whole time of the other steps.
         """
         self._looks.append(len(self.marks))
 

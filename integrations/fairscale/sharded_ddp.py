@@ -47,9 +47,10 @@ class ShardedDDP(Callback):
     `torchrun --nproc_per_node=N`. Training reaches the same weights as with DDP.
 
     Raises:
-        ArgumentError: in a single process, if you pass an optimizer object, or if the optimizer cannot be sharded.
-        ModelError: if fairscale assigns all weights to one rank, for example the only weight of a model. Also if the
-            weights have several dtypes, or if a gradient is sparse.
+        ArgumentError: if the program runs in a single process, if you pass an optimizer object, or if the optimizer
+            cannot be sharded.
+        ModelError: if fairscale assigns all weights to one rank, for example the only weight of a model; if the weights
+            have several dtypes; or if a gradient is sparse.
     """
 
     stage = Stage.PREPARE

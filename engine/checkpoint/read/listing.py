@@ -34,7 +34,7 @@ D = TypeVar("D", bound=Dated)
 
 
 def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
-    """Return all checkpoints in a folder, damaged ones included, lowest step first. Read only the names of the folders."""
+    """Return all checkpoints in a folder, also damaged ones, lowest step first. Read only the names of the folders."""
     directory = Path(output_dir)
     found = [
         SavedCheckpoint.open(path)
