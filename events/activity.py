@@ -32,7 +32,7 @@ CHOOSE_CHECKPOINT = "choosing a checkpoint"
 COMPARE_RANKS = "comparing arguments and callbacks"
 AGREE = "agreeing on requests"
 
-NESTED = 16
+NESTED = 24
 """How often an activity may run inside of itself. An evaluation counts up to three times."""
 
 IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})

@@ -292,7 +292,7 @@ def _short(costs: Costs) -> dict[str, Any]:
 def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
     """Return the names of the checkpoints in a folder, each with the time of its last change in nanoseconds."""
     found = set()
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if step_of(Path(entry.name)) is not None:
                 with suppress(OSError):  # retention deletes it at this moment

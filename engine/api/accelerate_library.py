@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from typing import Any
 
+from ...events.imported import imported
 from ..run import Run
 
 _STRATEGIES = {"ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false"}
@@ -24,7 +23,7 @@ def initialize_accelerate(run: Run) -> None:
     If accelerate does not know all ranks, the function initialises it again: on CPUs, a call of `PartialState()` before
     the construction of the Trainer finds only its own rank.
     """
-    accelerate: Any = sys.modules.get("accelerate.state")
+    accelerate = imported("accelerate.state")
     if accelerate is None:
         return
     ranks = run.ranks.world_size

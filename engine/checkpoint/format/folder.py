@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .files import MANIFEST, STATE
+from .files import ARGUMENTS, MANIFEST, STATE
 from .hashing import AnyDigest, digest_in
 from .manifest import rank_of, read_manifest
 
 
 class CheckpointFolder:
-    """A checkpoint folder. The manifest and the trainer state are read at most once, at the first access.
+    """A checkpoint folder. Its manifest, trainer state and arguments are read at most once, at the first access.
 
     Files that the manifest does not list do not belong to the checkpoint. If no manifest lists files, as in checkpoints
     of other libraries, all files in the folder belong to the checkpoint.
@@ -59,6 +59,15 @@ class CheckpointFolder:
             OSError: if the file cannot be read.
         """
         return (self.path / STATE).read_bytes()
+
+    @cached_property
+    def argument_bytes(self) -> bytes:
+        """The contents of the file with the arguments. Verification hashes these bytes. A resume parses the same bytes.
+
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        return (self.path / ARGUMENTS).read_bytes()
 
     def has(self, name: str) -> bool:
         """Return whether a file exists and belongs to the checkpoint."""

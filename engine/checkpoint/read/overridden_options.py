@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from ...optim.schedules import needs_metric
-from ..format.files import ARGUMENTS
 from ..protocols import ResumableRun
 from .saved import SavedCheckpoint
 from .state_files import StatePart
@@ -142,7 +141,7 @@ class OptionWatch:
     def _saved_arguments(self) -> dict[str, Any]:
         """Return the arguments in the checkpoint; {} if it has none that can be read without unpickling."""
         with suppress(OSError, ValueError):
-            found = json.loads((self.checkpoint.path / ARGUMENTS).read_text(encoding="utf-8"))
+            found = json.loads(self.checkpoint.argument_bytes)
             return found if isinstance(found, dict) else {}
         return {}
 

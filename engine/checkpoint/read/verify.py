@@ -177,12 +177,13 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
     """Return the problem if a file cannot be read, or if its digest is not `written`; else an empty string."""
     try:
-        # The trainer state is parsed from the bytes that are hashed here.
-        found = (
-            digest_of_bytes(folder.state_bytes, type(written))
-            if name == STATE
-            else read(folder.path / name, type(written))
-        )
+        # The trainer state and the arguments are parsed from the bytes that are hashed here.
+        if name == STATE:
+            found = digest_of_bytes(folder.state_bytes, type(written))
+        elif name == ARGUMENTS:
+            found = digest_of_bytes(folder.argument_bytes, type(written))
+        else:
+            found = read(folder.path / name, type(written))
     except FileNotFoundError:
         return check.missing(name)
     except OSError as error:
