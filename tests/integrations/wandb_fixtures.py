@@ -17,7 +17,12 @@ QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_save_requ
 
 @pytest.fixture(scope="module", autouse=True)
 def service():
-    """What wandb leaves in a process ends with these tests: a service, threads, and a variable for its children."""
+    """What wandb leaves in a process ends with these tests: a service, threads, and a variable for its children.
+
+    wandb also keeps the settings of its first use in the process. So what earlier tests of the process left ends too:
+    they may have used wandb with `WANDB_MODE=offline`.
+    """
+    wandb.teardown()
     yield
     wandb.teardown()
 
