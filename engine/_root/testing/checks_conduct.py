@@ -58,7 +58,7 @@ def prints_nothing(lab: Lab) -> None:
 def draws_no_random_numbers(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT draw no numbers from the global random generators.
 
-    If `Subject.reporter` is True, the check covers all handlers. If it is False, the check covers no handler.
+    `Subject.reporter` changes which handlers the check covers: all handlers with True, no handler with False.
     """
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
@@ -72,8 +72,8 @@ def draws_no_random_numbers(lab: Lab) -> None:
 def keeps_weights(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT change no weight, gradient or mode of the model.
 
-    If `Subject.reporter` is True, the check covers all handlers. If it is False, the check covers no handler. If the
-    check covers every handler, the weights after the run must also equal the weights after a run without the callback.
+    `Subject.reporter` changes which handlers the check covers: all handlers with True, no handler with False. If the
+    check covers all handlers, the weights after the run must also equal the weights after a run without the callback.
     """
     if lab.subject.writes_weights:
         return
