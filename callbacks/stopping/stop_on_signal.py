@@ -46,7 +46,7 @@ class Interrupted(Stopped, KeyboardInterrupt):
 class CellInterrupted(KeyboardInterrupt):
     """Ends the cell of a notebook, or the input of an interactive Python, after Ctrl-C.
 
-    An interactive Python would end at a `SystemExit`, and a notebook would show how to exit.
+    A `SystemExit` instead would end an interactive Python. In a notebook, it would print a hint about how to exit.
     """
 
     def __init__(self, reason: str) -> None:
