@@ -100,7 +100,8 @@ class HFCompatMethods(TrainerBase):
             """Set an attribute.
 
             A subclass may set a property such as `model` before it calls `super().__init__`. The property returns
-            this value until `super().__init__` builds the run. If the run does not keep the value, `keep_early` logs a warning.
+            this value until `super().__init__` builds the run. If the run does not keep the value, `keep_early` logs a
+            warning.
             """
             if name in PARTS:
                 refuse_other_part(self, name, value)
