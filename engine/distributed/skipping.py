@@ -23,14 +23,14 @@ def refuse_different_skips(ranks: Ranks, state: TrainerState, control: TrainerCo
     Raises:
         RankDivergence: on all ranks.
     """
-    of_ranks = ranks.gather_objects((state.steps_skipped, control.why("skip_update")))
+    taken = [entry for entry in control.ledger.of("skip_update") if entry.action == "take"]
+    last = (taken[-1].step + 1, taken[-1].reason) if taken else (control.step, "no callback")
+    of_ranks = ranks.gather_objects((state.steps_skipped, last))
     most = max(skipped for skipped, _ in of_ranks)
     skipping = [rank for rank, (skipped, _) in enumerate(of_ranks) if skipped == most]
     others = [rank for rank in range(ranks.world_size) if rank not in skipping]
-    place, _, author = of_ranks[skipping[0]][1].partition(" by ")
-    done = place.rpartition(" ")[2]
-    step = int(done) + 1 if done else control.step
+    step, authors = of_ranks[skipping[0]][1]
     raise RankDivergence(
         f"The update of step {step} was skipped on {format_ranks(skipping)} and not on {format_ranks(others)}, by "
-        f"{author or 'no callback'}. The weights of the ranks differ now. {REMEDY}"
+        f"{authors}. The weights of the ranks differ now. {REMEDY}"
     )

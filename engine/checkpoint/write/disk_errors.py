@@ -42,7 +42,8 @@ def errno_of(error: BaseException) -> int | None:
             return each.errno
     if found := _NUMBER.search(str(error)):
         return int(found[1])
-    return next((_NUMBERS.get(found["text"]) for found in [_SIGNS[1].search(str(error))] if found), None)
+    former = _SIGNS[1].search(str(error))
+    return _NUMBERS.get(former["text"]) if former else None
 
 
 def reason_of_disk_error(error: BaseException) -> str:
