@@ -10,15 +10,14 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.callbacks import Boom, stop_at
-from support.checkpoints import names_in
+from support.checkpoints import files_up_to, names_in
 from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
 from trainbus.callbacks.monitor.pace import pace_of
@@ -283,24 +282,13 @@ def test_a_fresh_start_forgets_the_figures_of_another_run(tmp_path: Path) -> Non
 # A full disk.
 
 
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """Let the system refuse files of more than `size` bytes, as a disk does on which only the old file has space."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 RUNNING = {"status": "running", "reason": "", "metrics": {}, "costs": {"parts": ["x" * 400]}, "decisions": ["y" * 400]}
 
 
 def replaced_on_a_full_disk(path: Path, reason: str) -> dict[str, Any]:
     replace(path, RUNNING)
     size = path.stat().st_size
-    with full_disk(size):
+    with files_up_to(size):
         replace(path, {**RUNNING, "status": "failed", "reason": reason})
     assert path.stat().st_size == size
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -324,7 +312,7 @@ def test_a_full_disk_cuts_a_long_reason(tmp_path: Path) -> None:
 
 
 def test_a_new_status_file_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    with full_disk(10), pytest.raises(OSError, match="File too large"):
+    with files_up_to(10), pytest.raises(OSError, match="File too large"):
         replace(tmp_path / "status.json", RUNNING)
     assert list(tmp_path.iterdir()) == []
 

@@ -11,8 +11,7 @@ import re
 import resource
 import threading
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-from support.checkpoints import chosen, names_in, saving
+from support.checkpoints import chosen, files_up_to, names_in, saving
 from support.data import points
 from support.models import Regression
 from support.outcomes import same_weights, weights
@@ -362,16 +361,6 @@ NATIVE = {
     OfTorchBefore: "File too large",
     OfTorchIntoFile: "File too large",
 }
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def limited(

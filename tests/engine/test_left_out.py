@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
+from support.data import CountedRows
 from trainbus import Trainer, TrainingArguments
 from trainbus.engine.data.collators.default import default_data_collator
 from trainbus.events.errors import DataError, ModelError
@@ -44,17 +45,6 @@ class Row(NamedTuple):
     area: float
     age: Any
     price: float
-
-
-class Stored(Dataset[Any]):
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
 
 
 class Streamed(IterableDataset[Any]):
@@ -96,7 +86,7 @@ CASES: dict[str, tuple[Any, str]] = {
     "dicts": (lambda _: with_age("n.a."), ANY),
     "dicts with None": (lambda _: with_age(None), "'age' is None in row "),
     "named tuples": (lambda _: [Row(1.0, "n.a.", 2.0)] * 16, ANY),
-    "objects": (lambda _: Stored(with_age("n.a.")), ANY),
+    "objects": (lambda _: CountedRows(with_age("n.a.")), ANY),
 }
 
 
@@ -166,12 +156,9 @@ def test_a_column_of_texts_and_numbers_is_an_error() -> None:
 
 
 def test_a_dataset_that_fails_does_not_hide_the_error(tmp_path: Path) -> None:
-    class Once(Stored):
-        read = 0
-
+    class Once(CountedRows):
         def __getitem__(self, index: int) -> Any:
-            self.read += 1
-            if self.read > len(self.rows):  # the first two batches are read ahead
+            if len(self.read) >= len(self.rows):  # the first two batches are read ahead
                 raise OSError("closed")
             return super().__getitem__(index)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.processes import run_on_two
+from support.processes import ends_on_two, of_both
 
 PROGRAM = Path(__file__).with_name("consensus_program.py")
 
@@ -18,16 +18,7 @@ pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process wrote of all the runs, in order of rank."""
-    folder = tmp_path_factory.mktemp("consensus")
-    run_on_two(PROGRAM.with_name("hash_seeded.py"), PROGRAM, folder, timeout=200)
-    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
-
-
-def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
-    """The value of a run that is the same on both processes."""
-    first, second = (of_rank[run][value] for of_rank in ends)
-    assert first == second, f"{run}: {value} differs"
-    return first
+    return ends_on_two(PROGRAM.with_name("hash_seeded.py"), PROGRAM, tmp_path_factory.mktemp("consensus"), timeout=200)
 
 
 SIGNALS = {"step": ("SIGTERM", 143, [4]), "backward": ("SIGINT", 130, [4, 5]), "evaluation": ("SIGUSR1", 138, [4])}

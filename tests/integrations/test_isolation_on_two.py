@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import run_on_two
+from support.processes import ends_on_two, of_both
 
 PROGRAM = Path(__file__).with_name("isolation_program.py")
 
@@ -18,16 +17,7 @@ pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process wrote of all the runs, in order of rank. A pair that waits for each other times out."""
-    folder = tmp_path_factory.mktemp("isolation")
-    run_on_two(PROGRAM, folder, timeout=120)
-    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
-
-
-def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
-    """The value of a run that is the same on both processes."""
-    first, second = (of_rank[run][value] for of_rank in ends)
-    assert first == second, f"{run}: {value} differs"
-    return first
+    return ends_on_two(PROGRAM, tmp_path_factory.mktemp("isolation"), timeout=120)
 
 
 def test_the_default_callbacks_need_no_exchange(ends):

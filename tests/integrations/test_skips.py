@@ -5,13 +5,12 @@ These runs have no callback with `local = True`, so the ranks exchange no flags.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import run_on_two
+from support.processes import ends_on_two, of_both
 
 PROGRAM = Path(__file__).with_name("skips_program.py")
 
@@ -21,16 +20,7 @@ pytestmark = pytest.mark.world_size(2)
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank wrote of all the runs, in order of rank."""
-    folder = tmp_path_factory.mktemp("skips")
-    run_on_two(PROGRAM, folder, timeout=200)
-    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
-
-
-def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
-    """The value of a run that is the same on both ranks."""
-    first, second = (of_rank[run][value] for of_rank in ends)
-    assert first == second, f"{run}: {value} differs"
-    return first
+    return ends_on_two(PROGRAM, tmp_path_factory.mktemp("skips"), timeout=200)
 
 
 def test_different_replicas_are_not_saved(ends: list[dict[str, Any]]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +83,14 @@ def of_the_first_format(folder: Path) -> None:
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({k: manifest[k] for k in ("step", "run_id", "time", "metrics")} | {"format_version": 1}))
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Let the system refuse files of more than `size` bytes, as a disk does on which only such files have space."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -109,3 +110,19 @@ def run_on_two(*command: str | Path, timeout: float, imported: tuple[str, ...] =
         ]
     for process in both:
         process.result()
+
+
+def ends_on_two(*command: str | Path, timeout: float) -> list[dict[str, Any]]:
+    """Run a program on two ranks. Return what each rank wrote of its runs to `end-<rank>.json`, in order of rank.
+
+    The last word of the command is the folder that the program writes to.
+    """
+    run_on_two(*command, timeout=timeout)
+    return [json.loads((Path(command[-1]) / f"end-{rank}.json").read_text()) for rank in range(2)]
+
+
+def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
+    """Return the value of a run that `ends_on_two` returned. It must be the same on both ranks."""
+    first, second = (of_rank[run][value] for of_rank in ends)
+    assert first == second, f"{run}: {value} differs"
+    return first
