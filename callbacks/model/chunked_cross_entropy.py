@@ -43,8 +43,8 @@ class ChunkedCrossEntropy(Callback):
     Raises:
         ArgumentError: if torch is older than 2.13, if `chunk` is below 1, or if `label_smoothing_factor` is set.
         ModelError: if the model has another loss or returns a tuple, or if the model or a hook reads or changes the
-            logits. Also if the output layer is not an `nn.Linear`, has another forward, or has weights in half
-            precision.
+            logits. Also if the output layer is not an `nn.Linear`, overrides the `forward` of `nn.Linear`, or has
+            weights in half precision.
     """
 
     stage = Stage.PREPARE

@@ -43,7 +43,10 @@ def with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _have_same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of the same shape and dtype are equal. NaN is not always equal to NaN."""
+    """Return whether two tensors of the same shape and dtype are equal.
+
+    Depending on size and dtype, the function compares NaN as a number, which equals nothing, or as bytes.
+    """
     if _fits_large_integers(one) and _fits_large_integers(other):
         # torch compares few large integers faster than many elements of half precision.
         one, other = one.view(-1).view(torch.int64), other.view(-1).view(torch.int64)
