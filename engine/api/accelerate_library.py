@@ -32,10 +32,11 @@ def initialize_accelerate(run: Run) -> None:
     if accelerate.AcceleratorState._shared_state:
         return
     utils = importlib.import_module("accelerate.utils")
+    on_cpu = run.device.type == "cpu"  # before the block below changes LOCAL_RANK, which numbers the device
     with utils.patch_environment(**_STRATEGIES, **(_ALONE if run.ranks.single_process else {})):
         accelerate.AcceleratorState(
             mixed_precision=run.args.mixed_precision,
-            cpu=run.device.type == "cpu",
+            cpu=on_cpu,
             dynamo_plugin=utils.TorchDynamoPlugin(backend="no"),
             _from_accelerator=True,
         )

@@ -68,7 +68,7 @@ def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = 
         folder: the output folder.
         callbacks: the callbacks.
         model: the model. Default: a `Net` if there is no `model_init`.
-        **options: arguments of `Trainer` and of `TrainingArguments`.
+        **options: arguments of `Trainer` and of `TrainingArguments`. `use_cpu` is True by default.
     """
     given = {name: options.pop(name) for name in TRAINER_OPTIONS if name in options}
     given = {"train_dataset": net_samples(), "eval_dataset": net_samples(8, seed=1), **given}
@@ -76,10 +76,11 @@ def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = 
         listed = any(isinstance(callback, kind) for callback in callbacks)
         if not listed and not any(name.startswith(f"{prefix}_") for name in options):
             options[f"{prefix}_strategy"] = "no"
-    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 6, "learning_rate": 0.05}
+    arguments: dict[str, Any] = {"use_cpu": True, "per_device_train_batch_size": 4}
+    arguments |= {"max_steps": 6, "learning_rate": 0.05}
     if not any(isinstance(callback, Progress) for callback in callbacks):
         arguments["disable_tqdm"] = True
-    args = TrainingArguments(str(folder), use_cpu=True, **{**arguments, **options})
+    args = TrainingArguments(str(folder), **{**arguments, **options})
     if model is None and "model_init" not in given:
         model = Net()
     with nullcontext() if "plugins" in options else without_plugins():
