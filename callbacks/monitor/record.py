@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ...engine.arguments import TrainingArguments
+from ...engine.checkpoint.rng_state import cuda_generators
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.ledger import Entry as Write
@@ -374,6 +375,6 @@ class RandomStates:
         """Return a checksum of the RNG states. It changes when code draws from a global generator of torch or numpy."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
-        for generator in torch.cuda.default_generators:  # empty until CUDA is initialized
+        for generator in cuda_generators():
             value = (value * 31 + generator.get_offset()) & 0xFFFFFFFF
         return value

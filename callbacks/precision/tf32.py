@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from ...engine.arguments import TrainingArguments
+from ...engine.optim.tf32_settings import allow_tf32
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
@@ -29,7 +31,7 @@ class TF32(Callback):
 
     enabled: bool = True
     """Whether to allow TF32. False: forbid TF32, even if the program allowed it."""
-    _before: tuple[bool, bool] | None = field(default=None, init=False, repr=False, compare=False)
+    _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> TF32 | None:
@@ -41,14 +43,12 @@ class TF32(Callback):
                 f"`tf32` needs a GPU of the Ampere generation or later, but this run is on {_name_of(run.device)}. "
                 "Leave it out, or set tf32=False."
             )
-        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        self._before = (matmul.allow_tf32, cudnn.allow_tf32)
-        matmul.allow_tf32 = cudnn.allow_tf32 = self.enabled
+        self._restore = allow_tf32(self.enabled)
 
     def on_close(self) -> None:
-        before, self._before = self._before, None
-        if before is not None:
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()
 
 
 def _name_of(device: torch.device) -> str:

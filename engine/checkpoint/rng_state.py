@@ -12,6 +12,19 @@ import numpy as np
 import torch
 
 
+def cuda_generators() -> tuple[torch.Generator, ...]:
+    """Return the default generators of all CUDA devices. Empty if this process does not use CUDA yet, or cannot use it.
+
+    A forked worker inherits the generators of a process that uses CUDA, but cannot read them: CUDA does not work after
+    a fork.
+    """
+    return tuple(torch.cuda.default_generators) if torch.cuda.is_initialized() else ()
+
+
+def _can_use_cuda() -> bool:
+    return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
+
+
 def random_states() -> dict[str, Any]:
     """Return the RNG states by name: python, numpy, torch on the CPU, and torch on all CUDA devices."""
     states: dict[str, Any] = {
@@ -19,17 +32,20 @@ def random_states() -> dict[str, Any]:
         "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
+    if _can_use_cuda():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Restore the RNG states that `random_states` returned. Without CUDA, ignore the states of CUDA devices."""
+    """Restore the RNG states that `random_states` returned.
+
+    The function ignores the states of CUDA devices if there is no such device, and in a forked worker.
+    """
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
+    if "cuda" in states and _can_use_cuda():
         torch.cuda.set_rng_state_all(states["cuda"])
 
 
@@ -101,11 +117,10 @@ class QuickStates:
         if memory != self._python_unchanged or _instance.gauss_next is not None:
             self._python = random.getstate()
             self._python_unchanged = None if self._python[2] is not None else memory or None
-        on_cuda: Any = torch.cuda.default_generators  # empty until CUDA is initialized
-        if on_cuda:
-            cuda = [generator.get_state() for generator in on_cuda]
-            return self._python, self._numpy, torch.default_generator.get_state(), cuda
-        return self._python, self._numpy, torch.default_generator.get_state()
+        states = (self._python, self._numpy, torch.default_generator.get_state())
+        if torch.cuda.default_generators and (generators := cuda_generators()):
+            return (*states, [generator.get_state() for generator in generators])
+        return states
 
     @staticmethod
     def named(states: tuple[Any, ...]) -> dict[str, Any]:

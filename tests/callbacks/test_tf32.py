@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -66,3 +69,28 @@ def test_products_are_rounded_on_a_gpu(tmp_path):
     built.on("on_step_begin", lambda: errors.append((one @ one - exact).abs().max().item()), once=1)
     built.train()
     assert errors[0] > 10 * (one @ one - exact).abs().max().item()
+
+
+NEW_NAMES = """
+import sys
+import torch
+from trainbus.testing import tiny_trainer
+from trainbus.engine.optim.tf32_settings import matmul_uses_tf32
+
+places = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+torch.backends.fp32_precision = "tf32"  # as transformers does
+before = [place.fp32_precision for place in places]
+seen = []
+trainer = tiny_trainer(sys.argv[1], tf32=False)
+look = lambda: seen.append(([place.fp32_precision for place in places], matmul_uses_tf32()))
+trainer.on("on_step_begin", look, once=1)
+trainer.train()
+print(before == [place.fp32_precision for place in places], matmul_uses_tf32(), seen)
+"""
+
+
+def test_a_program_may_use_the_newer_names_of_the_settings(tmp_path):
+    """torch then raises an error if code reads the older names."""
+    done = subprocess.run([sys.executable, "-c", NEW_NAMES, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True True [(['ieee', 'ieee', 'ieee'], False)]"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus.engine.checkpoint import rng_state
 from trainbus.engine.checkpoint.rng_state import QuickStates, random_states, restore_random_states
 
@@ -70,3 +75,37 @@ def test_unknown_memory_reads_the_generator(monkeypatch):
     quick.read()
     random.random()
     assert quick.named(quick.read())["python"] == random.getstate()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_forked_workers_do_not_read_the_generators_of_a_gpu(
+    persistent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that uses CUDA forks workers. They inherit its CUDA generators, and CUDA raises an error if used."""
+    process = os.getpid()
+
+    class Generator(torch.Generator):
+        """Stands for the generator of a GPU."""
+
+        def get_state(self) -> torch.Tensor:
+            assert os.getpid() == process, "CUDA error: initialization error"
+            return super().get_state()
+
+    def states() -> list[torch.Tensor]:
+        return [generator.get_state() for generator in torch.cuda.default_generators]
+
+    monkeypatch.setattr(torch.cuda, "default_generators", (Generator(),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: os.getpid() == process)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: os.getpid() != process)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", states)
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": persistent}
+    read = []
+    whole = net_trainer(tmp_path, save_steps=2, **workers)
+    whole.on("on_step_begin", lambda: read.append(QuickStates.named(QuickStates().read())["cuda"]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: read.append(states))
+    whole.train()
+    resumed = net_trainer(tmp_path, save_steps=2, **workers)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same_weights(weights(whole.model), weights(resumed.model))
+    assert len(read) > 6

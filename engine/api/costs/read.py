@@ -11,6 +11,7 @@ import torch
 
 from ....events.imported import imported
 from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
+from ...optim.tf32_settings import matmul_uses_tf32
 from .costs import CallbackCost, Compilation, Costs, Part
 from .peaks import peak_of
 from .remedy import is_own, remedy_of
@@ -125,9 +126,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
     if run.device.type != "cuda" or not operations or not step:
         return None
     args = run.args
-    peak = peak_of(
-        torch.cuda.get_device_name(run.device), args.bf16 or args.fp16, bool(torch.backends.cuda.matmul.allow_tf32)
-    )
+    peak = peak_of(torch.cuda.get_device_name(run.device), args.bf16 or args.fp16, matmul_uses_tf32())
     return None if peak is None else operations / step / peak
 
 
