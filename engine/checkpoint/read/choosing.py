@@ -136,7 +136,7 @@ class Inspector:
     def survey(self, directory: Path) -> dict[str, Candidate] | None:
         """Check existence and sizes of the files of all checkpoints in a folder: folder name -> result.
 
-        If `reads` is False, return None.
+        Return None if the attribute `reads` of this object is False.
         """
         if not self.reads:
             return None
