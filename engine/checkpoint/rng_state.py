@@ -18,7 +18,8 @@ def cuda_generators() -> tuple[torch.Generator, ...]:
     A forked worker inherits the generators of a process that uses CUDA, but cannot read them: CUDA does not work after
     a fork.
     """
-    return tuple(torch.cuda.default_generators) if torch.cuda.is_initialized() else ()
+    usable = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no type for it
+    return tuple(torch.cuda.default_generators) if usable else ()
 
 
 def _can_use_cuda() -> bool:
