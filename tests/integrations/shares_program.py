@@ -100,12 +100,21 @@ def gradients(folder):
 def roles(folder):
     """Ask who goes first, who prints and who saves, on one machine and as if on two."""
     args = trainbus.TrainingArguments(str(folder), **BASE)
-    with args.main_process_first(desc="the cache"):
-        if RANK == 0:
-            time.sleep(0.3)
-            (folder / "cache").write_text("filled")
-        filled = (folder / "cache").is_file()
-    found = {"filled": filled}
+    state = args.distributed_state
+    waits = {
+        "filled": args.main_process_first(desc="the cache"),
+        "filled by rank 0": state.main_process_first(),
+        "filled by a local rank": state.local_main_process_first(),
+    }
+    found = {}
+    for name, wait in waits.items():
+        with wait:
+            if RANK == 0:
+                time.sleep(0.3)
+                (folder / name).write_text("filled")
+            found[name] = (folder / name).is_file()
+    state.wait_for_everyone()
+    found["last"] = state.is_last_process
     os.environ["LOCAL_RANK"] = "0"
     for name, wanted in (("one", False), ("each", True)):
         own = folder / name / (str(RANK) if wanted else "")  # machines that share no disk, or one disk
