@@ -81,6 +81,9 @@ class OwnSmoother:
         return self.function(outputs, labels, **shifted, num_items_in_batch=items)
 
 
+Smoother = LabelSmoother | OwnSmoother
+
+
 def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
     """Return the smoother for a model; None if `epsilon` is 0 or the model's labels cannot be smoothed.
 

@@ -12,7 +12,7 @@ from torch import nn
 from ...events.errors import ModelError, closest
 from ..data.batches import detach
 from .item_counts import count_items, loss_shifts_labels, predicted_labels
-from .label_smoothing import LabelSmoother, OwnSmoother, is_causal, smoother_for
+from .label_smoothing import OwnSmoother, Smoother, is_causal, smoother_for
 from .signature import ForwardSignature, described, label_names_of, user_model
 from .target_errors import broadcasts
 
@@ -54,7 +54,7 @@ class Objective:
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
         self.signature = ForwardSignature.of(model)
-        self.smoother: LabelSmoother | OwnSmoother | None = smoother_for(model, label_smoothing)
+        self.smoother: Smoother | None = smoother_for(model, label_smoothing)
         # Models of transformers declare it. For other models, `**kwargs` means that they accept the count.
         self.takes_item_count = bool(
             getattr(user_model(model), "accepts_loss_kwargs", self.signature.accepts_any_keyword)
