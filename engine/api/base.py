@@ -33,6 +33,8 @@ class TrainerBase:
     def state(self, state: Any) -> None:
         if self.run.mode:
             raise ArgumentError(f"The state cannot be replaced during {self.run.mode}(). Set its attributes.")
+        if not dataclasses.is_dataclass(type(state)):
+            raise ArgumentError(f"`trainer.state` cannot be {state!r}. Set a `TrainerState`.")
         ours = isinstance(state, TrainerState)
         self.run.replace_state(state if ours else TrainerState.from_dict(dataclasses.asdict(state)))
 
@@ -64,6 +66,11 @@ class TrainerBase:
     def model(self, model: nn.Module) -> None:
         if self.run.mode:
             raise ArgumentError(f"The model cannot be replaced during {self.run.mode}(). Replace it before or after.")
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(
+                f"`trainer.model` cannot be {model!r}. Set a torch module. To free the memory of the model, delete the "
+                "trainer and the model."
+            )
         self._use_model(model.to(self.args.device))
 
     def _follow_arguments(self) -> None:

@@ -104,6 +104,13 @@ class CallbackHandler:
         Args:
             handler: the other callback handler, such as an object of a subclass of transformers' `CallbackHandler`.
         """
+        if handler is self:
+            return
+        if not hasattr(handler, "callbacks"):
+            raise ArgumentError(
+                f"`trainer.callback_handler` cannot be {handler!r}. Set an object of a subclass of transformers' "
+                "`CallbackHandler`."
+            )
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
                 self.trainer.add_callback(callback)

@@ -34,6 +34,8 @@ class DataLoaderMethods(LossMethods):
     eval_dataset: Any
     data_collator: Collator
     _signature_columns: list[str] | None = None
+    _own_batch_size: int | None = None
+    """The value that the program assigned to `_train_batch_size`; None without an assignment."""
     """The columns to keep. None: the columns that the model takes. A program may set this attribute."""
     _told_columns: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     """The dropped columns that were already logged: pairs of a description, such as `Training`, and the columns."""
@@ -332,9 +334,29 @@ class DataLoaderMethods(LossMethods):
     # Sizes.
 
     @property
+    def _wanted_batch_size(self) -> int:
+        """The number of samples per training batch of this rank with which the next training begins."""
+        return self._own_batch_size or self.args.train_batch_size
+
+    @property
     def _train_batch_size(self) -> int:
-        """Samples per training batch of this rank."""
-        return self.run.train_batch_size or self.args.train_batch_size
+        """Samples per training batch of this rank.
+
+        A program may set this attribute between trainings. The value then replaces the batch size of the arguments.
+        """
+        return self.run.train_batch_size or self._wanted_batch_size
+
+    @_train_batch_size.setter
+    def _train_batch_size(self, samples: int) -> None:
+        if self.run.mode:
+            raise ArgumentError(
+                f"`trainer._train_batch_size` cannot be set during {self.run.mode}(), which has planned its batches "
+                f"already. Set it, or `args.per_device_train_batch_size`, before {self.run.mode}()."
+            )
+        if not isinstance(samples, int) or samples < 1:
+            raise ArgumentError(f"`trainer._train_batch_size` cannot be {samples!r}. Set an integer of 1 or more.")
+        self._own_batch_size = samples
+        self.run.use_batch_size(samples)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return the number of samples of a loader's dataset.

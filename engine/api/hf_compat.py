@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...events.bus import EventBus
 from ...events.capabilities import Capability
 from ...events.composition import provides
 from ...events.handlers import is_called_as_transformers_does
 from ..arguments import TrainingArguments
 from .accelerator import Accelerator
+from .assignments import LOSSES, is_refused, tell_unread
 from .base import TrainerBase
 from .early_attributes import PARTS, PENDING, is_own_property, refuse_other_part
 from .removed_names import MISSING
@@ -73,6 +76,20 @@ class HFCompatMethods(TrainerBase):
         """The sum of this rank's training losses since the last log, a scalar tensor."""
         return self.run.losses.main.pending
 
+    @_tr_loss.setter
+    def _tr_loss(self, loss: Any) -> None:
+        pending = self.run.losses.main.pending
+        pending.copy_(torch.as_tensor(loss))
+
+    @property
+    def neftune_noise_alpha(self) -> float | None:
+        """`args.neftune_noise_alpha`. The next training uses a value that a program sets."""
+        return self.args.neftune_noise_alpha
+
+    @neftune_noise_alpha.setter
+    def neftune_noise_alpha(self, alpha: float | None) -> None:
+        self.args.neftune_noise_alpha = alpha
+
     @property
     def _globalstep_last_logged(self) -> int:
         """The step of the last log of the training loss."""
@@ -108,6 +125,12 @@ class HFCompatMethods(TrainerBase):
             if "run" not in vars(self) and is_own_property(type(self), name):
                 vars(self).setdefault(PENDING, {})[name] = value
                 return
+            if "run" in vars(self) and is_refused(self, name, value):
+                return
+            if name in LOSSES and "run" in vars(self) and self.run.mode:
+                self._set_late_loss(name, value)
+                return
+            tell_unread(self, name, value)
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...events.activity import LOG
+from ..checkpoint.write.whole_files import whole_file
 from ..evaluation.outputs import recordable
 from .base import TrainerBase
 from .console import say
@@ -100,7 +101,6 @@ class LoggingMethods(TrainerBase):
         if not self.is_world_process_zero():
             return
         folder = self.args.output_path
-        folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / f"{split}_results.json", metrics)
         if combined:
             path = folder / "all_results.json"
@@ -109,7 +109,8 @@ class LoggingMethods(TrainerBase):
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+    with whole_file(path, "The metrics") as unfinished:
+        unfinished.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _readable(key: str, value: Any) -> Any:

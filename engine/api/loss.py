@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...events.errors import ArgumentError
-from ..loss.label_smoothing import LabelSmoother, smoother_for, smoothing_refusal
+from ..loss.label_smoothing import LabelSmoother, OwnSmoother, smoother_for, smoothing_refusal
 from ..loss.loss_module import LossModule
 from ..loss.objective import Objective, logits_of
 from ..loss.reachable import names_in
@@ -146,6 +146,9 @@ class LossMethods(MomentMethods):
 
     @label_names.setter
     def label_names(self, names: list[str]) -> None:
+        given: object = names
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ArgumentError(f"`trainer.label_names` cannot be {names!r}. Set a list, such as ['labels'].")
         self._set_objective(label_names=list(names))
 
     @property
@@ -173,10 +176,33 @@ class LossMethods(MomentMethods):
         self._set_objective(returns_loss=bool(can))
 
     @property
-    def label_smoother(self) -> OutputSmoother | None:
-        """The object that computes the smoothed loss, called with outputs and labels; None without label smoothing."""
+    def label_smoother(self) -> Any:
+        """The object that computes the smoothed loss, called with outputs and labels; None without label smoothing.
+
+        A program may set this attribute. The value then replaces `args.label_smoothing_factor`.
+        """
         smoother = self.objective.smoother
+        if isinstance(smoother, OwnSmoother):
+            return smoother.function
         return None if smoother is None else OutputSmoother(smoother)
+
+    @label_smoother.setter
+    def label_smoother(self, smoother: Callable[..., torch.Tensor] | None) -> None:
+        if not (smoother is None or callable(smoother)):
+            raise ArgumentError(
+                f"`trainer.label_smoother` cannot be {smoother!r}. Set a function "
+                "`(outputs, labels, shift_labels=False, num_items_in_batch=None) -> loss`, or None."
+            )
+        self._set_objective(smoother=None if smoother is None else OwnSmoother(smoother))
+
+    @property
+    def _loss_shifts_labels(self) -> bool:
+        """Whether `num_items_in_batch` leaves out the first label of each row. A program may set this attribute."""
+        return self.objective.shifts_labels
+
+    @_loss_shifts_labels.setter
+    def _loss_shifts_labels(self, shifts: bool) -> None:
+        self._set_objective(shifts_labels=bool(shifts))
 
     def _set_objective(self, **settings: Any) -> None:
         """Set attributes of `self.objective`, the object that computes the loss of the model.
@@ -195,9 +221,10 @@ class LossMethods(MomentMethods):
         """
         objective, args = self.objective, self.args
         given = "criterion" if self.criterion is not None else "compute_loss_func"
-        if args.label_smoothing_factor and getattr(self, given) is not None:
+        own = "smoother" in self._objective_settings
+        if args.label_smoothing_factor and not own and getattr(self, given) is not None:
             raise ArgumentError(smoothing_refusal(args.label_smoothing_factor, given))
-        if (objective.smoother.epsilon if objective.smoother else 0.0) != args.label_smoothing_factor:
+        if not own and getattr(objective.smoother, "epsilon", 0.0) != args.label_smoothing_factor:
             objective.smoother = smoother_for(self.run.model, args.label_smoothing_factor)
             objective.use(self.criterion, self.compute_loss_func)
         if self.criterion is not objective.criterion or self.compute_loss_func is not objective.compute_loss_func:
@@ -209,6 +236,20 @@ class LossMethods(MomentMethods):
                 self.bus.attach(loss_module)
             objective.use(self.criterion, self.compute_loss_func)
         self._tell_own_loss()
+
+    def _set_late_loss(self, name: str, value: Any) -> None:
+        """Set `criterion` or `compute_loss_func` while the run trains or evaluates. The next batch uses the value.
+
+        Raises:
+            ArgumentError: if the old or the new value has parameters, because the optimizer exists already.
+        """
+        if LossModule.around(value) or LossModule.around(getattr(self, name)):
+            raise ArgumentError(
+                f"`trainer.{name}` cannot be replaced during {self.run.mode}(), because a loss with parameters is "
+                f"trained with the model. Set it before {self.run.mode}()."
+            )
+        vars(self)[name] = value
+        self._follow_loss()
 
     def _tell_own_loss(self) -> None:
         """Warn once if an overridden `compute_loss` seems to ignore `label_smoothing_factor`.

@@ -13,6 +13,7 @@ from ...events.composition import providers
 from ...events.errors import ArgumentError
 from ...events.keywords import checked_keywords
 from ..checkpoint.format import files
+from ..checkpoint.write.whole_files import disk_errors_explained, whole_file
 from ..run import Run
 from .loading import LoadingMethods
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
@@ -138,9 +139,9 @@ class PublishingMethods(SavingMethods, LoadingMethods):
             library=had_library or library_of(model),
             **seen,
         )
-        card.parent.mkdir(parents=True, exist_ok=True)
         header = publisher.header(facts, final_results(self.args, self.state))
-        card.write_text(f"{header}\n{card_text(facts, self.args, self.state)}", encoding="utf-8")
+        with whole_file(card, "The model card") as path:
+            path.write_text(f"{header}\n{card_text(facts, self.args, self.state)}", encoding="utf-8")
 
     def push_to_hub(
         self,
@@ -170,7 +171,8 @@ class PublishingMethods(SavingMethods, LoadingMethods):
         try:
             self.bus.announce("on_push_begin")
             # Saving may need every rank, so it comes before anything that can fail on rank 0 only.
-            save_internally(self)
+            with disk_errors_explained("The model", self.args.output_path):
+                save_internally(self)
         finally:
             self._pushing = False
         if not self.is_world_process_zero():
@@ -179,8 +181,8 @@ class PublishingMethods(SavingMethods, LoadingMethods):
             self.init_hf_repo(token=token, private=private)
         kwargs["tags"] = [*_tuple(kwargs.get("tags")), *_tuple(getattr(self.run.model, "model_tags", None))]
         self.create_model_card(**kwargs)
-        arguments = self.args.output_path / files.ARGUMENTS
-        arguments.write_text(self.args.to_json_string(), encoding="utf-8")
+        with whole_file(self.args.output_path / files.ARGUMENTS, "The arguments") as path:
+            path.write_text(self.args.to_json_string(), encoding="utf-8")
         return self._publisher().push(self.run, commit_message, blocking=blocking, token=token, revision=revision)
 
     @checked_keywords
@@ -194,7 +196,7 @@ class PublishingMethods(SavingMethods, LoadingMethods):
             output_dir: the folder for the model; by default `args.output_dir`, the output folder.
             _internal_call: if True, the method does not push. The engine passes True for checkpoints and pushes.
         """
-        super().save_model(output_dir)
+        super().save_model(output_dir, _internal_call)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:
             return
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..checkpoint.format import files
 from ..checkpoint.protocols import STATE_WRITERS
 from ..checkpoint.write.export import export_model
 from ..checkpoint.write.model_files import Weights, can_be_written_later, clone_values, copies_of, write_model
+from ..checkpoint.write.whole_files import disk_errors_explained, whole_file, whole_model
 from ..data.batches import to_device
 from .moments import MomentMethods
 
@@ -42,13 +44,16 @@ class SavingMethods(MomentMethods):
 
         Raises:
             ArgumentError: if `output_dir` is not a path.
+            CheckpointError: if the files cannot be written. The files of an earlier save stay.
             RankFailure: if the weights are sharded, and a rank does not call this method.
         """
         _check_folder("save_model", output_dir)
         weights = self._gathered_weights()
         if self.args.should_save:
             gathered = {} if weights is None else {"state_dict": weights}
-            self._save(str(self.args.output_path if output_dir is None else output_dir), **gathered)
+            folder = self.args.output_path if output_dir is None else Path(output_dir)
+            with nullcontext() if _internal_call else disk_errors_explained("The model", folder):
+                self._save(str(self.args.output_path if output_dir is None else output_dir), **gathered)
 
     def _gathered_weights(self) -> Weights | None:
         try:
@@ -70,7 +75,8 @@ class SavingMethods(MomentMethods):
             output_dir: the folder; by default `args.output_dir`.
             state_dict: the weights; by default the weights of the model.
         """
-        self._write_model(self.args.output_path if output_dir is None else Path(output_dir), state_dict)
+        with whole_model(self.args.output_path if output_dir is None else Path(output_dir)) as folder:
+            self._write_model(folder, state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights now, and return a function that writes the copy to a folder later, on any thread.
@@ -233,8 +239,8 @@ class SavingMethods(MomentMethods):
     def save_state(self) -> None:
         """Write the trainer state, which includes the log history, to the output folder. Only rank 0 writes."""
         if self.is_world_process_zero():
-            self.args.output_path.mkdir(parents=True, exist_ok=True)
-            self.run.state.save_to_json(self.args.output_path / files.STATE)
+            with whole_file(self.args.output_path / files.STATE, "The trainer state") as path:
+                self.run.state.save_to_json(path)
 
     def end(self) -> None:
         """Close the trackers and leave the process group. Do not use the trainer after this call."""

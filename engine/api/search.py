@@ -25,7 +25,17 @@ from .callbacks import CallbackMethods
 from .inputs import TrainerInputs
 
 _PARTS_OF_A_RUN = frozenset(
-    {"run", "bus", "_callback_handler", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"}
+    {
+        "run",
+        "bus",
+        "_callback_handler",
+        "objective",
+        "_stepper",
+        "_built_with",
+        "_composed_from",
+        "_inputs",
+        "_own_batch_size",
+    }
 )
 """Attributes of a trainer that a search does not copy to the trainer of a trial, which builds its own values."""
 

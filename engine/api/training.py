@@ -74,7 +74,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._follow_arguments()
         self.bus.isolation.begin()
         self._ignore_keys = ignore_keys_for_eval
-        self.run.use_batch_size(self.args.train_batch_size)
+        self.run.use_batch_size(self._wanted_batch_size)
         self.run.session.resume_requested = bool(resume_from_checkpoint)
         self.args.check_resumes(resume_from_checkpoint)
         choose = cache(lambda: self._choose_checkpoint(resume_from_checkpoint))  # once for all attempts
@@ -202,10 +202,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._check_idle("_inner_training_loop")
         if args is not None:
             self.args = args
-        if batch_size not in (None, self.args.train_batch_size):
+        if batch_size not in (None, self._wanted_batch_size):
             raise ArgumentError(
-                f"_inner_training_loop(batch_size={batch_size}) differs from the batch size of the arguments, "
-                f"{self.args.train_batch_size}. Set `args.per_device_train_batch_size` instead."
+                f"_inner_training_loop(batch_size={batch_size}) differs from the batch size, "
+                f"{self._wanted_batch_size}. Set `args.per_device_train_batch_size` instead."
             )
         with self._calling("_inner_training_loop"):
             return TrainingMethods.train(self, resume_from_checkpoint, trial, ignore_keys_for_eval)

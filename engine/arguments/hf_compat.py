@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, cast
 
@@ -43,6 +43,8 @@ class DistributedState:
     """The local rank of this process."""
     device: torch.device
     """The device of this process."""
+    join: Callable[[], Ranks] = field(default=Ranks.from_environment, repr=False, compare=False)
+    """A function that joins the process group if necessary, and returns the ranks."""
 
     @property
     def is_main_process(self) -> bool:
@@ -53,6 +55,33 @@ class DistributedState:
     def is_local_main_process(self) -> bool:
         """Whether this is local rank 0."""
         return self.local_process_index == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last rank."""
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether there are several processes."""
+        return self.num_processes > 1
+
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """Return a context that rank 0 executes before the other ranks."""
+        return self.join().main_first(local=False)
+
+    def local_main_process_first(self) -> AbstractContextManager[None]:
+        """Return a context that the first rank of each machine executes before the other ranks."""
+        return self.join().main_first(local=True)
+
+    def wait_for_everyone(self) -> None:
+        """Wait until all ranks call this method."""
+        self.join().barrier()
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on local rank 0."""
+        if self.is_local_main_process:
+            print(*values, **options)
 
 
 class HFMethods:
@@ -131,8 +160,16 @@ class HFMethods:
         on_gpus = "FSDP" if args.way_to_shard == "fsdp" else "MULTI_GPU"
         kind = "NO" if ranks.single_process else on_gpus if args.device.type == "cuda" else "MULTI_CPU"
         return DistributedState(
-            "DEEPSPEED" if args.deepspeed else kind, ranks.world_size, ranks.rank, ranks.local_rank, args.device
+            "DEEPSPEED" if args.deepspeed else kind,
+            *(ranks.world_size, ranks.rank, ranks.local_rank, args.device, self._join_ranks),
         )
+
+    def _join_ranks(self) -> Ranks:
+        """Join the process group if this process is not in a group yet, and return the ranks."""
+        args: Any = self
+        ranks = Ranks.from_environment()
+        ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
+        return ranks
 
     @property
     def ddp_timeout_delta(self) -> timedelta:
@@ -148,10 +185,7 @@ class HFMethods:
             local: True: the first rank of each machine is a main process. False: only rank 0 is the main process.
             desc: A description of the work. Not used.
         """
-        args: Any = self
-        ranks = Ranks.from_environment()
-        ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
-        with ranks.main_first(local):
+        with self._join_ranks().main_first(local):
             yield
 
     def set_training(

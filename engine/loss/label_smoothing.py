@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,29 @@ class LabelSmoother:
         return (1 - self.epsilon) * (likelihood.sum() / count) + self.epsilon * (
             spread.sum() / (count * negative.shape[-1])
         )
+
+
+@dataclass(frozen=True)
+class OwnSmoother:
+    """A label smoother that the program set. It is called as transformers calls its `LabelSmoother`."""
+
+    function: Callable[..., torch.Tensor]
+    """Called as `function(outputs, labels, num_items_in_batch=...)`. For causal models, also `shift_labels=True`."""
+
+    def __call__(self, outputs: Any, labels: torch.Tensor, shift: bool, items: Any) -> torch.Tensor:
+        """Return the loss, a scalar.
+
+        Args:
+            outputs: the outputs of the model.
+            labels: the labels.
+            shift: whether the logits of each position belong to the label of the next position.
+            items: the item count of the step, or None.
+        """
+        shifted = {"shift_labels": True} if shift else {}
+        return self.function(outputs, labels, **shifted, num_items_in_batch=items)
+
+
+Smoother = LabelSmoother | OwnSmoother
 
 
 def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:

@@ -12,7 +12,7 @@ from torch import nn
 from ...events.errors import ModelError, closest
 from ..data.batches import detach
 from .item_counts import count_items, loss_shifts_labels, predicted_labels
-from .label_smoothing import is_causal, smoother_for
+from .label_smoothing import OwnSmoother, Smoother, is_causal, smoother_for
 from .signature import ForwardSignature, described, label_names_of, user_model
 from .target_errors import broadcasts
 
@@ -54,7 +54,7 @@ class Objective:
             label_names: names of the labels in a batch; None uses the names that `label_names_of` finds.
         """
         self.signature = ForwardSignature.of(model)
-        self.smoother = smoother_for(model, label_smoothing)
+        self.smoother: Smoother | None = smoother_for(model, label_smoothing)
         # Models of transformers declare it. For other models, `**kwargs` means that they accept the count.
         self.takes_item_count = bool(
             getattr(user_model(model), "accepts_loss_kwargs", self.signature.accepts_any_keyword)
@@ -87,7 +87,6 @@ class Objective:
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
         self._checks_shapes = True  # only for the first batch
         self.splits_labels = criterion is not None or compute_loss_func is not None
-        self.model_returns_loss = not self.splits_labels and self.smoother is None
         if self._names_labels and self.splits_labels and not self.label_names:
             self.label_names = ["labels"]
         self._settle()
@@ -99,7 +98,8 @@ class Objective:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute the attribute `divides_by_items` from the other attributes. `use` and `set` call this method."""
+        """Compute the attributes that follow from the other attributes. `use` and `set` call this method."""
+        self.model_returns_loss = not self.splits_labels and self.smoother is None
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
         """Whether the loss is divided by the item count of the whole step. False with a criterion, because a criterion
         returns the mean over its batch."""
@@ -136,7 +136,8 @@ class Objective:
                 self._check_shapes(logits, labels)
             return self.criterion(logits, labels), outputs
         if self.smoother is not None and labels is not None:
-            return self.smoother(logits_of(outputs), labels, shift=self.smooths_shifted, items=items), outputs
+            smoothed = outputs if isinstance(self.smoother, OwnSmoother) else logits_of(outputs)
+            return self.smoother(smoothed, labels, shift=self.smooths_shifted, items=items), outputs
         return self._loss_of(outputs, inputs, model), outputs
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
@@ -279,9 +280,8 @@ class Objective:
         """
         if self.smoother is not None and not self.splits_labels and not self._told_unsmoothed:
             self._told_unsmoothed = True
-            logger.warning(
-                "`label_smoothing_factor` has no effect: the batch %s. Name the column of labels 'labels'.", problem
-            )
+            name = "label_smoother" if isinstance(self.smoother, OwnSmoother) else "label_smoothing_factor"
+            logger.warning("`%s` has no effect: the batch %s. Name the column of labels 'labels'.", name, problem)
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
         """Return the loss from the outputs of a model.

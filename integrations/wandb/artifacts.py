@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import wandb
 
+from ...engine.checkpoint.write.whole_files import disk_errors_explained
 from ...engine.optim.sizes import count_elements
 from ...engine.run import Run
 from .client import WandbSession
@@ -89,7 +90,8 @@ class ModelArtifacts:
             self.upload_committed(tracker, run)
             return
         folder = run.args.output_path / "_wandb_model"
-        run.services.save_model(str(folder))
+        with disk_errors_explained("The model", folder):
+            run.services.save_model(str(folder))
         if tracker.writes(run):
             state = run.state
             step = state.best_global_step if run.args.load_best_model_at_end else state.global_step

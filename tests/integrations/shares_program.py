@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import torch.distributed as dist
 from datasets.distributed import split_dataset_by_node
 from ddp_program import no_thread_of_gloo_is_left
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -97,15 +98,31 @@ def gradients(folder):
 # Which process does what.
 
 
+def waits(folder):
+    """Fill a cache on one process first. No trainer exists yet, so there is no process group."""
+    assert not dist.is_initialized()
+    args = trainbus.TrainingArguments(str(folder), **BASE)
+    state = args.distributed_state
+    ways = {
+        "filled": lambda: args.main_process_first(desc="the cache"),
+        "filled by rank 0": state.main_process_first,
+        "filled by a local rank": state.local_main_process_first,
+    }
+    found = {}
+    for name, wait in ways.items():
+        with wait():
+            if RANK == 0:
+                time.sleep(0.3)
+                (folder / name).write_text("filled")
+            found[name] = (folder / name).is_file()
+    state.wait_for_everyone()
+    found["last"] = state.is_last_process
+    return found
+
+
 def roles(folder):
     """Ask who goes first, who prints and who saves, on one machine and as if on two."""
-    args = trainbus.TrainingArguments(str(folder), **BASE)
-    with args.main_process_first(desc="the cache"):
-        if RANK == 0:
-            time.sleep(0.3)
-            (folder / "cache").write_text("filled")
-        filled = (folder / "cache").is_file()
-    found = {"filled": filled}
+    found = {}
     os.environ["LOCAL_RANK"] = "0"
     for name, wanted in (("one", False), ("each", True)):
         own = folder / name / (str(RANK) if wanted else "")  # machines that share no disk, or one disk
@@ -153,7 +170,7 @@ def numbers(folder):
 def main(folder):
     atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
     found = {}
-    for part in (streams, gradients, roles, numbers):
+    for part in (waits, streams, gradients, roles, numbers):
         faulthandler.dump_traceback_later(45)  # what it waits for, before the other process gives up
         own = Path(folder) / part.__name__
         own.mkdir(exist_ok=True)

@@ -163,7 +163,9 @@ def test_ddp_does_not_wait_for_frozen_weights_where_it_does_not_look_for_them(fo
 
 
 def test_main_first_runs_the_first_rank_first(found):
-    assert [of_one["roles"]["filled"] for of_one in found["both"]] == [True, True]
+    for name in ("filled", "filled by rank 0", "filled by a local rank"):
+        assert [of_one["waits"][name] for of_one in found["both"]] == [True, True]
+    assert [of_one["waits"]["last"] for of_one in found["both"]] == [False, True]
 
 
 def test_one_process_saves_and_prints_or_one_of_each_machine(found):

@@ -72,7 +72,7 @@ def undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
     real, before = trainer.run, random_states()
     session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
     real.session = copy.copy(session)
-    real.use_batch_size(trainer.args.train_batch_size)
+    real.use_batch_size(trainer._wanted_batch_size)
     if processes is not None:
         real.ranks = Ranks(0, processes, 0)
     try:

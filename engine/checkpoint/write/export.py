@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....events.errors import CheckpointError, ModelError
+from ....events.errors import ModelError
 from ...data.batches import map_tensors
-from .disk_errors import is_disk_error, reason_of_disk_error
+from .whole_files import whole_file
 
 EXPORTED = "model.pt2"
 """The file of an exported model. `torch.export.load` reads it."""
@@ -52,16 +53,11 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
     finally:
         for module, mode in modes.items():
             module.training = mode
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        torch.export.save(program, folder / EXPORTED)
-    except Exception as error:
-        if not is_disk_error(error):
-            raise
-        raise CheckpointError(
-            f"{folder / EXPORTED} cannot be written: {reason_of_disk_error(error)}. Free some space, or set another "
-            "folder."
-        ) from error
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    with whole_file(folder / EXPORTED, "The exported model") as path:
+        # If torch itself writes the file and the disk is full, a destructor of torch ends the process.
+        path.write_bytes(archive.getbuffer())
     return folder / EXPORTED
 
 

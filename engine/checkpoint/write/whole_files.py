@@ -1,0 +1,133 @@
+"""Write files outside of a checkpoint: a write that fails leaves the earlier files, and its error says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ....events.errors import CheckpointError
+from ...api.console import FULL
+from ..format.files import ADAPTER, BESIDE_ADAPTERS, EXTRA_STATE, INDEX, MODEL, readable_size
+from .disk_errors import errno_of, is_disk_error, reason_of_disk_error
+from .disk_space import bytes_free
+
+_CARD = "README.md"
+_STEM, _SUFFIX = MODEL.split(".")
+
+
+@contextmanager
+def disk_errors_explained(what: str, folder: Path) -> Iterator[None]:
+    """Turn a disk error in the `with` block into an error that names the file, the folder and the remedy.
+
+    Args:
+        what: the thing that the block writes, such as `The model`.
+        folder: the folder that the block writes into.
+
+    Raises:
+        CheckpointError: if the block raises an error that says that a file could not be written.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_from_disk(error):
+            raise
+        free = bytes_free(folder)
+        available = "" if free is None else f" {readable_size(free)} is free."
+        raise CheckpointError(
+            f"{what} cannot be written to {folder}: {reason_of_disk_error(error)}.{available} {_remedy(error)}"
+        ) from error
+
+
+def _is_from_disk(error: Exception) -> bool:
+    """Return whether an error is a disk error, and not an error of the network or of a missing file."""
+    if isinstance(error, (ConnectionError, TimeoutError, FileNotFoundError)):
+        return False
+    return is_disk_error(error) and (not isinstance(error, OSError) or type(error).__module__ == "builtins")
+
+
+def _remedy(error: Exception) -> str:
+    number = errno_of(error)
+    if number == errno.EFBIG:
+        return "Raise the limit of the size of a file: see `ulimit -f`."
+    if number is None or number in FULL:
+        return "Free some space, or choose another folder."
+    return "Choose a folder in which this user can create files, or check the disk."
+
+
+@contextmanager
+def whole_file(path: Path, what: str) -> Iterator[Path]:
+    """Return a temporary path to write to. After the `with` block, the file replaces `path`.
+
+    If the block fails, an existing file `path` stays. The folder is created if necessary.
+
+    Args:
+        path: the path of the file.
+        what: the name of the file in errors, such as `The trainer state`.
+
+    Raises:
+        CheckpointError: if the file cannot be written.
+    """
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    with disk_errors_explained(what, path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield unfinished
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def whole_model(folder: Path) -> Iterator[Path]:
+    """Return a temporary folder to write a model to. After the `with` block, its files move to `folder`.
+
+    If the block fails, the files of an earlier model stay, so no program loads a mixture of two models. Weights of the
+    earlier model that the new model does not have are deleted.
+
+    The card is copied to the temporary folder first, because some libraries extend an existing card.
+
+    Args:
+        folder: the folder of the model. It is created if necessary.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".tmp-model-", dir=folder))
+    try:
+        if (folder / _CARD).is_file():
+            shutil.copy2(folder / _CARD, unfinished)
+        yield unfinished
+        _move(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _move(source: Path, folder: Path) -> None:
+    """Move all files of a folder to another folder, and delete weights of an earlier model there.
+
+    The index moves last. Until then, no program finds the new weights through it.
+    """
+    files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file()]
+    new = {path.as_posix() for path in files}
+    for path in _replaced(folder, new):
+        if path.name not in new:
+            path.unlink(missing_ok=True)
+    for path in sorted(files, key=lambda path: path.name == INDEX):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source / path, folder / path)
+
+
+def _replaced(folder: Path, new: set[str]) -> Iterator[Path]:
+    """Yield the paths of weights that a save of a model replaces or deletes.
+
+    A save of an adapter does not replace the weights of a whole model in the same folder.
+    """
+    yield folder / EXTRA_STATE
+    if ADAPTER in new:
+        yield folder / BESIDE_ADAPTERS
+    if any(name in (MODEL, INDEX) for name in new):
+        yield from (folder / MODEL, folder / INDEX, *folder.glob(f"{_STEM}-*-of-*.{_SUFFIX}"))
