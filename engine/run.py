@@ -200,7 +200,7 @@ class Run(RunClocks):
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:
-        """Set `run.args` to other arguments. A program may replace its arguments between trainings."""
+        """Set `run.args` to other arguments. A program may replace them at any time."""
         self.args = args
 
     def use_processor(self, processing_class: Any) -> None:
