@@ -132,6 +132,7 @@ class Run(RunClocks):
     exception: BaseException | None = _of("session.exception")
     train_batch_size: int = _of("session.train_batch_size")
     data_seed: int | None = _of("session.data_seed")
+    overridden: dict[str, Any] = _of("session.overridden")
     train_dataloader: Any = _of("session.train_dataloader")
     plan: RunPlan | None = _of("session.plan")
     position: Position | None = _of("session.position")
@@ -199,7 +200,7 @@ class Run(RunClocks):
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:
-        """Set `run.args` to other arguments. A program may replace its arguments between trainings."""
+        """Set `run.args` to other arguments. A program may replace them at any time."""
         self.args = args
 
     def use_processor(self, processing_class: Any) -> None:
@@ -225,6 +226,10 @@ class Run(RunClocks):
     def continue_from(self, rng_states: dict[str, Any]) -> None:
         """Store the RNG states that a resumed run restores before its first batch."""
         self.session.randomness = rng_states
+
+    def keep_overridden(self, values: dict[str, Any]) -> None:
+        """Store the values of the checkpoint that apply in place of arguments of the resumed run."""
+        self.session.overridden = values
 
     def rng_states(self) -> dict[str, Any]:
         """Return the RNG states of Python, numpy and torch.

@@ -237,8 +237,6 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     def _follow_arguments(self) -> None:
         """Apply arguments that the program changed after the trainer was built."""
         args = self.args
-        if args is not self.run.args:
-            self.run.use_arguments(args)
         if not changed_arguments(args, self._composed_from):
             return
         args._normalize_and_check()

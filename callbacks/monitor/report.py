@@ -49,9 +49,10 @@ class Report(Callback):
 
 
 def live_values(run: Run) -> dict[str, Any]:
-    """Return the values for the report that are not in the files of the run: state, arguments, callbacks, machine."""
+    """Return the values for the report that are not in its files: id, state, arguments, callbacks, machine."""
     ledger = [asdict(entry) for entry in run.control.ledger]
     return {
+        "run_id": run.run_id,
         "state": {**run.state.to_dict(), "seconds": run.seconds(), "ledger": ledger},
         "arguments": run.args.to_dict(),
         "callbacks": handler_plan(run.bus),

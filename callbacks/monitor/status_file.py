@@ -98,6 +98,9 @@ class StatusFile(Callback):
     _earlier: frozenset[tuple[str, int]] = field(default=frozenset(), init=False, repr=False, compare=False)
     """The checkpoints that were in the folder when the session began."""
     _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _setup: float = field(default=0.0, init=False, repr=False, compare=False)
+    _began: float | None = field(default=None, init=False, repr=False, compare=False)
+    """When the first session of the run began. None if the run continues a run of another folder or release."""
     _start: tuple[int, bool] = field(default=(0, False), init=False, repr=False, compare=False)
 
     @classmethod
@@ -110,6 +113,8 @@ class StatusFile(Callback):
             self._earlier = _checkpoints_in(run.args.output_path)
             self._metrics, self._start = {}, (run.state.global_step, False)
             self._before = self._read(run) if run.session.resume_requested else {}
+            self._setup = time.time()
+            self._began = self._before.get("began") if self._before else self._setup
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
         self._loaded = checkpoint.path.absolute()
@@ -120,7 +125,10 @@ class StatusFile(Callback):
     def on_train_begin(self, run: Run) -> None:
         self._start = (run.state.global_step, True)
         # A training from step 0 is a fresh start.
-        self._before = self._with_history(run, self._before) if run.state.global_step else {}
+        before = self._before if run.state.global_step else {}
+        fresh = None if run.state.global_step else self._setup
+        self._began = before.get("began") if before.get("run_id") == run.run_id else fresh
+        self._before = self._with_history(run, before) if run.state.global_step else {}
         self._write(run, "running")
 
     @order(Stage.REPORT)
@@ -253,7 +261,9 @@ class StatusFile(Callback):
             "costs": costs,
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
-            "run_id": run.run_id or self._read(run).get("run_id") or "",
+            # A fresh run that fails before it gets an id is not the run of the file.
+            "run_id": run.run_id or (self._read(run).get("run_id") if run.session.resume_requested else None) or "",
+            "began": self._began,
             "world_size": run.ranks.world_size,
             "rank": run.ranks.rank,
             "time": time.time(),

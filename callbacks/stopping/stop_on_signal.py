@@ -78,6 +78,8 @@ class StopOnSignal(Callback):
       end of this epoch, such as an evaluation.
     - If the step is saved already, the run does not save it again. At the last step of the run, the checkpoint waits
       for the end of the epoch. The callback saves the last step even if the run would not save it without the signal.
+    - If a signal arrives in `on_train_end`, the callback saves the last step too. If a handler has changed the weights
+      since the last step, the callback does not save. Example: the run has loaded the best model.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -109,6 +111,8 @@ class StopOnSignal(Callback):
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
     _training: bool = field(default=False, init=False, repr=False, compare=False)
     _asked_at: int = field(default=-1, init=False, repr=False, compare=False)
+    _marks: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The result of `_marks_of` after the last step; empty if no epoch has ended."""
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -120,6 +124,7 @@ class StopOnSignal(Callback):
         run.bus.signals["on_prediction_step"].rest(self, StopOnSignal.on_prediction_step, run.mode != "train")
         if run.mode == "train":
             self._detail, self._interrupted, self._training, self._asked_at = "", False, False, -1
+            self._marks = []
             if self._received:  # the signal arrived in a session that ended with an error, such as out of memory
                 self._stop(f"{self._reason}, before the first step")
             if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread only
@@ -147,6 +152,7 @@ class StopOnSignal(Callback):
             self._request_stop(run, control, "training stops after this step")
 
     def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
+        self._marks = _marks_of(run)
         # If this step is saved already, the run makes one more step. So no step is saved twice.
         if self._received and self._asked_at != run.state.global_step and not _calls_again(run, control):
             self._request_stop(run, control, "training stops after this epoch")
@@ -165,6 +171,8 @@ class StopOnSignal(Callback):
 
     @order(Stage.RELEASE)
     def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
+        if run.mode == "train" and self._marks:
+            self._marks = _marks_of(run)  # a callback may evaluate with other weights and then restore its own
         # After the last evaluation of a run, no later event requests the save.
         if self._received and run.mode == "train" and control.should_training_stop and not _calls_again(run, control):
             self._request_stop(run, control, "training stops after this evaluation")
@@ -193,10 +201,23 @@ class StopOnSignal(Callback):
             control.request("save", reason)
 
     @order(Stage.RELEASE)
-    def on_train_end(self, run: Run) -> None:
+    def on_train_end(self, run: Run, control: TrainerControl) -> None:
         if self._any_rank_received(run):
+            self._save_last_step(run, control)
             self._ended = self._reason
             self._stop(self._reason)
+
+    def _save_last_step(self, run: Run, control: TrainerControl) -> None:
+        """Save the step after which the training ended, if it is not saved and each rank still has its weights."""
+        if not (self.save or run.saves) or _calls_again(run, control):
+            return
+        kept = run.ranks.gather_numbers(int(bool(self._marks) and self._marks == _marks_of(run)))
+        if not all(same for (same,) in kept):
+            return
+        control.request("save", self._reason)
+        if requested_by := control.begin("save"):
+            run.announce("on_save_due", requested_by=requested_by)
+            control.finish("save")
 
     def _stop(self, reason: str) -> NoReturn:
         received, self._received = self._received, 0
@@ -232,6 +253,12 @@ def _calls_again(run: Run, control: TrainerControl) -> bool:
     step = run.state.global_step
     saved = run.checkpoint is not None and run.checkpoint.step == step
     return saved or "save" in control.serving or step == run.session.first_step
+
+
+def _marks_of(run: Run) -> list[tuple[int, int]]:
+    """Return a value that changes if a parameter of the model is replaced or written: (identity, version) of each."""
+    found = run.model.parameters()
+    return [(id(weight), 0 if weight.is_inference() else weight._version) for weight in found]
 
 
 def _how_to_resume(run: Run) -> str:

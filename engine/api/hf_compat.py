@@ -16,6 +16,7 @@ from .accelerator import Accelerator
 from .assignments import LOSSES, is_refused, tell_unread
 from .base import TrainerBase
 from .early_attributes import PARTS, PENDING, is_own_property, refuse_other_part
+from .inputs import checked_arguments
 from .removed_names import MISSING
 
 
@@ -118,10 +119,12 @@ class HFCompatMethods(TrainerBase):
 
             A subclass may set a property such as `model` before it calls `super().__init__`. The property returns
             this value until `super().__init__` builds the run. If the run does not keep the value, `keep_early` logs a
-            warning.
+            warning. Handlers receive replaced arguments from the next event on.
             """
             if name in PARTS:
                 refuse_other_part(self, name, value)
+            if name == "args" and "run" in vars(self):
+                self.run.use_arguments(checked_arguments(value))
             if "run" not in vars(self) and is_own_property(type(self), name):
                 vars(self).setdefault(PENDING, {})[name] = value
                 return

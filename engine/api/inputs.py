@@ -52,7 +52,7 @@ class TrainerInputs:
         Raises:
             ArgumentError: if `args` is neither None nor a `TrainingArguments`.
         """
-        args = TrainingArguments(output_dir="tmp_trainer") if self.args is None else _checked(self.args)
+        args = TrainingArguments(output_dir="tmp_trainer") if self.args is None else checked_arguments(self.args)
         return trial_arguments(args, self.eval_dataset is not None)
 
     @property
@@ -224,7 +224,12 @@ def _refuse(problems: list[str]) -> None:
         raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
 
 
-def _checked(given: Any) -> TrainingArguments:
+def checked_arguments(given: Any) -> TrainingArguments:
+    """Return `given`.
+
+    Raises:
+        ArgumentError: if `given` is not a `TrainingArguments`.
+    """
     if isinstance(given, TrainingArguments):
         return given
     raise ArgumentError(_wrong_arguments(given))

@@ -60,6 +60,8 @@ class SessionRecord:
     """The position in the training data; None before the first training."""
     randomness: dict[str, Any] = field(default_factory=dict)
     """The RNG states that a resumed run restores before its first batch; empty if the run does not resume."""
+    overridden: dict[str, Any] = field(default_factory=dict)
+    """The arguments without effect, because the run resumed: name -> the value of the checkpoint, which applies."""
     resume_requested: bool = False
     """Whether the caller asked to resume. It is also True if there was no checkpoint to resume from."""
     first_step: int = 0

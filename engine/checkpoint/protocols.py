@@ -211,6 +211,10 @@ class SavableRun(Protocol):
     def data_seed(self) -> int | None:
         """The seed of the data order; None outside of training."""
 
+    @property
+    def overridden(self) -> dict[str, Any]:
+        """The arguments without effect: name -> the value of the checkpoint, which applies instead."""
+
     def rng_states(self) -> dict[str, Any]:
         """Return the RNG states, including the states of generators in dataset, collator and sampler."""
 
@@ -236,6 +240,9 @@ class ResumableRun(SavableRun, Protocol):
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
         """Set the attribute `randomness` to `rng_states`. In a fresh run, `rng_states` is an empty dict."""
+
+    def keep_overridden(self, values: dict[str, Any]) -> None:
+        """Set the attribute `overridden` to `values`. In a fresh run, `values` is an empty dict."""
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
         """Set gradient norm and learning rate of the last step. Keys: `grad_norm` and `learning_rate`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...events.errors import CheckpointError, nearest
 from ..checkpoint.format.files import TO_RESUME, readable_size, step_of
-from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_good, survey, unfinished
+from ..checkpoint.read.listing import last_run, list_checkpoints, newest_first, newest_good, survey, unfinished
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
 from ..checkpoint.write.retention import Keep
@@ -94,7 +94,7 @@ def _list(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     found = survey(folder) if step_of(folder) is None else [SavedCheckpoint.open(folder)]
     problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in found}
-    pins = pins_of([checkpoint for checkpoint in found if not problems[checkpoint.path]])
+    pins = pins_of([checkpoint for checkpoint in found if not problems[checkpoint.path]], last_run(folder))
     if options.json:
         data = [_data(checkpoint, problems[checkpoint.path], pins) for checkpoint in found]
         names = [path.name for path in unfinished(folder)]
@@ -157,14 +157,16 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _prune(options: argparse.Namespace) -> int:
     good = list_checkpoints(options.folder)
-    newest, damaged = newest_good([checkpoint for checkpoint in good if checkpoint.run_id])
+    newest, damaged = newest_good(
+        [checkpoint for checkpoint in good if checkpoint.run_id], last=last_run(options.folder)
+    )
     if newest is None:
         raise CheckpointError(
             f"No undamaged checkpoint in {options.folder} records its run, so none is deleted. Check the folder with "
             "`trainbus checkpoints verify`."
         )
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
-    pins = pins_of(own)
+    pins = pins_of(own, newest.run_id)
     metric = _measured_metric(options.metric or "eval_loss", own) if options.keep_best or options.metric else ""
     greater = greater_is_better(metric, options.mode)
     keep = Keep(last=options.keep_last, best=options.keep_best)
@@ -255,7 +257,7 @@ def _best(folder: Path) -> Path:
         CheckpointError: if no checkpoint is marked as the best.
     """
     good = list_checkpoints(folder)
-    pins = pins_of(good)
+    pins = pins_of(good, last_run(folder))
     best = [found.path for found in good if "best" in pins.get(found.step, ())]
     if not best:
         raise CheckpointError(
@@ -269,7 +271,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if any(fnmatch(name, pattern) for pattern in TO_RESUME)}
 
 
-def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
+def pins_of(good: list[SavedCheckpoint], last: str) -> dict[int, list[str]]:
     """Return the checkpoints that `prune` never deletes: step -> the reasons.
 
     The newest checkpoint has the reason `newest`. The trainer state of the newest checkpoint names the best checkpoint
@@ -277,8 +279,9 @@ def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
 
     Args:
         good: the checkpoints of a folder that are not damaged.
+        last: the id of the most recent run, as in `newest_first`.
     """
-    ordered = newest_first(good)
+    ordered = newest_first(good, last)
     pins: dict[int, list[str]] = {}
     if ordered:
         newest = ordered[0]

@@ -15,9 +15,10 @@ from typing import Any
 
 from ...events.errors import ArgumentError
 from ...events.recording.difference import Difference, first_difference, text_of
-from ...events.recording.files import file_name, find, read
+from ...events.recording.files import Recording, file_name, find, read
 from ...events.recording.perfetto import chrome_trace
 from ...events.recording.rows import rows_of
+from ..checkpoint.read.listing import last_run
 from .json_output import print_json, versioned
 
 _REQUEST = ("step", "flag", "action", "event", "reason")
@@ -62,8 +63,16 @@ def add_to(commands: Any) -> None:
     again.set_defaults(do=_replay)
 
 
+def _note_earlier_run(path: Path, recording: Recording) -> None:
+    """Print a line to stderr if the last run in a folder has no recording, and an earlier run has one."""
+    run, last = recording.sessions[-1].get("run"), last_run(path)
+    if run and last and run != last:
+        print(f"{recording.path} is of an earlier run. The last run in the folder has no recording.", file=sys.stderr)
+
+
 def _trace(options: argparse.Namespace) -> int:
     recording = read(options.recording)
+    _note_earlier_run(options.recording, recording)
     if options.perfetto is not None:
         recordings = [read(path) for path in _of_all_ranks(options.recording)]
         trace = chrome_trace(recordings)

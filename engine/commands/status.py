@@ -110,7 +110,7 @@ def _show(options: argparse.Namespace) -> int:
     status = read_status(options.folder)
     status["alive"] = alive(status)
     status["status"] = ended(status) or "running"
-    goodput = read_goodput(options.folder)
+    goodput = read_goodput(options.folder, status.get("began") or 0.0)
     status["goodput"] = None if goodput is None else goodput.to_dict()
     if options.json:
         print_json(versioned(status))

@@ -231,6 +231,62 @@ def test_the_checkpoint_of_a_signal_survives_the_limit_and_the_best(tmp_path: Pa
     assert 22 in saved_steps(tmp_path)
 
 
+BEST = {
+    "save_strategy": "best",
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": True,
+    "load_best_model_at_end": False,
+}
+"""A run whose first evaluation is the best, so it does not save its last step."""
+
+
+@pytest.mark.parametrize("options", [BEST, {"save_strategy": "no", "enable_jit_checkpoint": True}])
+@pytest.mark.parametrize("event", ["on_epoch_end", "on_train_end"])
+def test_a_signal_after_the_last_step_saves_it(event: str, options: dict[str, Any], tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, **options, max_steps=23)
+    sent: list[int] = []
+
+    def handle(state: Any) -> None:
+        if state.global_step == 23 and not sent:
+            sent.append(23)
+            send("SIGTERM")()
+
+    trainer.on(event, handle, stage=Stage.REPORT)
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert saved_steps(tmp_path)[-1:] == [23]
+    resumed = trainer_of(tmp_path, **options, max_steps=23)
+    resumed.train(resume_from_checkpoint=True)
+    assert numbers(resumed) == numbers(trainer)
+    assert all(map(torch.equal, resumed.model.parameters(), trainer.model.parameters()))
+
+
+def load_best(trainer: Trainer) -> None:
+    trainer.args.load_best_model_at_end = True
+
+
+def write_weights(trainer: Trainer) -> None:
+    def write(model: nn.Module) -> None:
+        with torch.no_grad():
+            next(model.parameters()).zero_()
+
+    trainer.on("on_train_end", write)
+
+
+@pytest.mark.parametrize("change", [load_best, write_weights])
+def test_weights_that_changed_after_the_last_step_are_not_saved_as_this_step(
+    change: Callable[[Trainer], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = trainer_of(tmp_path, **BEST, max_steps=23)
+    change(trainer)
+    trainer.on("on_train_end", send("SIGTERM"))
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert saved_steps(tmp_path)
+    assert 23 not in saved_steps(tmp_path)
+    assert "step 23, which is not saved" in caplog.text
+
+
 def test_a_signal_without_the_callback_has_its_default_effect(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.remove_callback(StopOnSignal)

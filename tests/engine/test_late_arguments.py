@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,3 +200,57 @@ def test_a_callback_that_reads_the_arguments_follows_them(tmp_path: Path, caplog
     assert not warnings_of(caplog)
     assert logged(ours) == logged(theirs)
     assert saved_steps(tmp_path / "ours") == saved_steps(tmp_path / "theirs")
+
+
+class Replacing(transformers.TrainerCallback):
+    """Replaces the arguments of its trainer at the end of step 2."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes, self.trainer, self.received = changes, None, []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.received.append(args)
+        if state.global_step == 2:
+            other = copy.copy(args)
+            for name, value in self.changes.items():
+                setattr(other, name, value)
+            self.trainer.args = other
+
+
+def replaced(folder: Path, library: Any, **changes: Any) -> Any:
+    replacing = Replacing(**changes)
+
+    class Own(library.Trainer):
+        def __init__(self, *inputs: Any, **named: Any) -> None:
+            super().__init__(*inputs, **named)
+            replacing.trainer = self
+
+    trainer = trained(folder, SimpleNamespace(Trainer=Own, TrainingArguments=library.TrainingArguments), replacing)
+    assert replacing.received[-1] is trainer.args
+    assert replacing.received[-1] is not replacing.received[0]
+    return trainer
+
+
+@pytest.mark.parametrize("changes", [{"max_grad_norm": 0.01}, {"max_steps": 3}, {"logging_nan_inf_filter": False}])
+def test_replaced_arguments_take_effect_as_in_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+    ours, theirs = (replaced(tmp_path / each.__name__, each, **changes) for each in (trainbus, transformers))
+    assert logged(ours) == logged(theirs)
+    assert same_weights(weights(ours.model), weights(theirs.model))
+
+
+def test_replaced_arguments_that_the_training_has_read_cause_the_same_warning_and_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replaced(tmp_path / "warned", trainbus, logging_strategy="no")
+    assert "`logging_strategy='no'` changed during the training" in caplog.text
+    with pytest.raises(ArgumentError, match=f"`{ACCUMULATION}` changed from 1 to 2 during the training"):
+        replaced(tmp_path / "refused", trainbus, **{ACCUMULATION: 2})
+
+
+@pytest.mark.parametrize("given", [None, {"max_steps": 1}, transformers.TrainingArguments("unused", use_cpu=True)])
+def test_other_objects_are_refused_as_arguments(given: Any, tmp_path: Path) -> None:
+    trainer = trained(tmp_path, trainbus)
+    kept = trainer.args
+    with pytest.raises(ArgumentError, match="`args` is a"):
+        trainer.args = given
+    assert trainer.args is kept

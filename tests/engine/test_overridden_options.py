@@ -85,6 +85,31 @@ def test_a_changed_argument_without_effect_is_named_with_the_value_that_applies(
     assert ("trainbus tell" in found) == ("learning_rate" in after)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "library"),
+    [
+        *((before, after, trainbus) for before, after, expected in CHANGES if expected),
+        ({}, {"learning_rate": 0.1, "adam_beta2": 0.5}, transformers),
+    ],
+)
+def test_each_later_resume_warns_again_and_a_return_to_the_first_values_does_not(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    library: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = said(tmp_path, caplog, before, {**after, "save_steps": 1}, library)
+    for step, values, warns in ((3, {**before, **after}, True), (4, before, False)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            trainer = build(trainbus, tmp_path / "b", **{**values, "save_steps": 1, "max_steps": step + 1})
+            trainer.train(resume_from_checkpoint=str(tmp_path / f"b/checkpoint-{step}"))
+        again = [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
+        assert len(again) == warns
+        assert not again or again[0].partition(". To ")[0] == first.partition(". To ")[0]
+
+
 def test_a_new_learning_rate_of_an_own_optimizer_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with hushed():
         build(trainbus, tmp_path / "a", own_rate=0.2).train()

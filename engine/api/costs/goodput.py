@@ -143,14 +143,20 @@ def described(values: Mapping[str, Any]) -> str:
     return of + (f"; {', '.join(parts)}" if parts else "")
 
 
-def read_goodput(folder: Path | str) -> Goodput | None:
-    """Read the goodput of the last run in an output folder; None if the folder has no record of a run."""
+def read_goodput(folder: Path | str, since: float = 0.0) -> Goodput | None:
+    """Read the goodput of the last run in an output folder; None if the folder has no record of a run.
+
+    Args:
+        folder: the output folder.
+        since: when the run began, in seconds since 1970. If all records are older, the result is None.
+    """
     try:
         lines = (Path(folder) / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     found = goodput_of(_records(lines))
-    return found if found.sessions else None
+    sessions = found.sessions
+    return found if sessions and sessions[-1].began + sessions[-1].seconds >= since else None
 
 
 def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Collect the contents of a run's output folder as plain data. The module writes no file and does not import torch."""
+"""Collect the data of the last run in a folder as plain data. The module writes no file and does not import torch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ...evaluation.metric_names import SPEED
 from ..costs.goodput import NAME as GOODPUT
 from ..costs.goodput import read_goodput
 from .curves import Curve, clock_of, curves_of
+from .last_run import LastRun
 from .recorded import Recorded, read_recorded
 
 ROWS = "metrics.jsonl"
@@ -64,7 +65,7 @@ class RunData:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`step` and `metrics` of each evaluation."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint that exists."""
+    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint of the run that exists."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """`step`, `what`, `by` and `reason` of each evaluation, save, deletion, load of the best model, and stop."""
     costs: dict[str, Any] | None = None
@@ -88,8 +89,8 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
 
     Args:
         folder: the output folder of a run, or one checkpoint. The run may be a run of transformers.
-        live: newer values of a running training, which replace the values of the files. The keys are `state` (the
-            trainer state), `arguments`, `environment` and `callbacks` (as in `RunData`).
+        live: newer values of a running training, which replace the values of the files. The keys are `run_id`, `state`
+            (the trainer state), `arguments`, `environment` and `callbacks` (as in `RunData`).
 
     Raises:
         ArgumentError: if the folder does not exist, or if it has no data of a run.
@@ -99,10 +100,15 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
         raise ArgumentError(f"There is no folder {path}. Name the output folder of a run.")
     run = RunData(path.resolve().name, str(path))
     status = _status(path, run)
-    checkpoints = [SavedCheckpoint.open(path)] if step_of(path) is not None else survey(path)
-    state = live.pop("state", None) or _state(path, checkpoints, run)
+    found = [SavedCheckpoint.open(path)] if step_of(path) is not None else survey(path)
     recorded = _recorded(path, run)
-    rows = _rows(path, run)
+    last = LastRun.of(status, recorded.heads, found, str(live.pop("run_id", "")))
+    status = _status_of(last, status, run)
+    checkpoints = [checkpoint for checkpoint in found if last.saved(checkpoint)]
+    state = live.pop("state", None) or _state(path, checkpoints, run, last)
+    recorded = _recorded_of(last, recorded, run)
+    rows = _rows(path, run, last)
+    _note_others(run, [checkpoint for checkpoint in found if checkpoint not in checkpoints])
     if not (run.sources or live):
         raise ArgumentError(
             f"There is nothing of a run in {path}. A report reads {STATUS}, {RECORDING}, {ROWS} and checkpoints."
@@ -113,10 +119,10 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
     run.environment |= live.get("environment") or {}
     _fill_progress(run, status, state, recorded)
     _fill_curves(run, state, recorded, rows, checkpoints)
-    _fill_checkpoints(run, checkpoints)
+    _fill_checkpoints(run, checkpoints, last.run_id or "")
     _fill_decisions(run, state, recorded)
     run.costs = _costs(status.get("costs"))
-    if goodput := read_goodput(path):
+    if goodput := read_goodput(path, last.began):
         run.goodput = goodput.to_dict()
         run.sources.append(GOODPUT)
     run.name = str(run.arguments.get("run_name") or run.name)
@@ -135,7 +141,37 @@ def _status(folder: Path, run: RunData) -> dict[str, Any]:
     return status
 
 
-def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -> dict[str, Any]:
+def _status_of(last: LastRun, status: dict[str, Any], run: RunData) -> dict[str, Any]:
+    """Return the status, or {} if it is not of the last run."""
+    if not status or last.has_status or last.run_id is None:
+        return status
+    run.status, run.reason = "unknown", ""
+    _leave_out(run, STATUS)
+    for name in ("host", "world_size", "pid"):
+        run.environment.pop(name, None)
+    return {}
+
+
+def _recorded_of(last: LastRun, recorded: Recorded, run: RunData) -> Recorded:
+    """Return the recording, or an empty one if it is not of the last run."""
+    if not recorded.heads or last.owns(str(recorded.heads[-1].get("run") or "")):
+        return recorded
+    _leave_out(run, RECORDING)
+    return Recorded()
+
+
+def _leave_out(run: RunData, name: str) -> None:
+    run.sources.remove(name)
+    run.notes.append(f"{name} is of an earlier run, so the report leaves it out.")
+
+
+def _note_others(run: RunData, others: Sequence[SavedCheckpoint]) -> None:
+    if others:
+        names = ", ".join(checkpoint.path.name for checkpoint in others)
+        run.notes.append(f"The report leaves out checkpoints of earlier runs or sessions: {names}.")
+
+
+def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData, last: LastRun) -> dict[str, Any]:
     """Read the trainer state of the newest readable checkpoint, and the trainer state in the output folder.
 
     Return the state with more steps; {} if there is no state. Add the names of the read files, and problems, to `run`.
@@ -151,7 +187,8 @@ def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -
         break
     with suppress(OSError, ValueError):
         own = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        if isinstance(own, dict) and (own.get("global_step") or 0) >= (found.get("global_step") or 0):
+        newer = last.wrote(folder / STATE)
+        if newer and isinstance(own, dict) and (own.get("global_step") or 0) >= (found.get("global_step") or 0):
             found = flattened(own)
             run.sources.append(STATE)
     return found
@@ -169,8 +206,8 @@ def _recorded(folder: Path, run: RunData) -> Recorded:
     return recorded
 
 
-def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
-    """Read the rows of `metrics.jsonl` that have a step; [] if the file is missing or cannot be read.
+def _rows(folder: Path, run: RunData, last: LastRun) -> list[dict[str, Any]]:
+    """Read the rows of `metrics.jsonl` that have a step; [] if the file is missing, damaged or of an earlier run.
 
     The function renames the metrics as in the log history: `train/loss` to `loss`, and `eval/loss` to `eval_loss`.
     """
@@ -179,6 +216,9 @@ def _rows(folder: Path, run: RunData) -> list[dict[str, Any]]:
     except (OSError, ValueError):
         return []
     run.sources.append(ROWS)
+    if not last.wrote(folder / ROWS):
+        _leave_out(run, ROWS)
+        return []
     rows = []
     for line in lines:
         with suppress(ValueError, AttributeError, TypeError):  # the last line may be incomplete
@@ -271,9 +311,9 @@ def _fill_curves(
     data.seconds = max((seconds for _, seconds in times), default=None)
 
 
-def _fill_checkpoints(run: RunData, checkpoints: Sequence[SavedCheckpoint]) -> None:
+def _fill_checkpoints(run: RunData, checkpoints: Sequence[SavedCheckpoint], last: str) -> None:
     problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in checkpoints}
-    pins = pins_of([checkpoint for checkpoint in checkpoints if not problems[checkpoint.path]])
+    pins = pins_of([checkpoint for checkpoint in checkpoints if not problems[checkpoint.path]], last)
     for checkpoint in checkpoints:
         size = 0
         for path in checkpoint.path.rglob("*"):

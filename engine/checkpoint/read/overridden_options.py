@@ -5,6 +5,9 @@
 learning rates, which the optimizer state contains, and from the arguments of the resumed run.
 
 The order of the training data and the random draws continue from the checkpoint, whatever the seeds are.
+
+A resumed run saves its own arguments. Its checkpoints also store the values that apply in place of arguments without
+effect. So each later resume compares its arguments with the values that apply.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ _ARGUMENTS = {
     "fused": ("optim",),
 }
 """Option of a parameter group -> the arguments that set it. The argument `optim_args` can set every option."""
+
+OVERRIDDEN = "overridden_arguments"
+"""The entry of the trainer state with the values that apply in place of the saved arguments, by argument."""
 
 _SEEDS = ("seed", "data_seed")
 
@@ -82,9 +88,13 @@ class OptionWatch:
     def warn(self) -> None:
         """Log one warning if values of the program differ from the checkpoint and have no effect.
 
-        Call this method after the optimizer and the schedule are restored.
+        The method also stores the values that apply in the run, for its checkpoints. Call this method after the
+        optimizer and the schedule are restored.
         """
-        if found := list({each.name: each for each in self._overridden()}.values()):
+        found = list({each.name: each for each in self._overridden()}.values())
+        arguments = self.run.args.to_dict()
+        self.run.keep_overridden({each.name: each.saved for each in found if each.name in arguments})
+        if found:
             logger.warning(
                 "These values differ from the checkpoint and have no effect on the training, because the run restores "
                 "optimizer, schedule and random draws: %s. %sTo train with the new values, start a new run from the "
@@ -139,10 +149,10 @@ class OptionWatch:
             yield Overridden(name, arguments[name], saved.get(name))
 
     def _saved_arguments(self) -> dict[str, Any]:
-        """Return the arguments in the checkpoint; {} if it has none that can be read without unpickling."""
+        """Return the arguments that apply in the checkpoint; {} if it has none that can be read without unpickling."""
         with suppress(OSError, ValueError):
             found = json.loads(self.checkpoint.argument_bytes)
-            return found if isinstance(found, dict) else {}
+            return {**found, **self.checkpoint.state.get(OVERRIDDEN, {})} if isinstance(found, dict) else {}
         return {}
 
 

@@ -49,7 +49,7 @@ class FreshStart:
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Drop the carried states and the RNG states of an earlier resume of this trainer.
+        """Drop the carried states, the RNG states and the overridden arguments of an earlier resume of this trainer.
 
         `Resumption` overrides this method. The override restores the optimizer, the callback states, the RNG states and
         the position of the data loader from the checkpoint.
@@ -58,6 +58,7 @@ class FreshStart:
             feed: the feed of the training batches.
         """
         self.run.continue_from({})
+        self.run.keep_overridden({})
         self.run.callback_states.forget_carried()
 
     def _new_run_id(self) -> str:

@@ -202,6 +202,7 @@ def _trainer_state(run: SavableRun, callbacks: dict[str, Any]) -> dict[str, Any]
         pending_stops=pending_stops(run, callbacks),
         data_seed=run.data_seed,
         run_id=run.run_id,
+        overridden_arguments=run.overridden,
         gradient_accumulation_schedule=run.args.accumulation_by_epoch,
     )
 
