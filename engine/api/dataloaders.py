@@ -34,9 +34,9 @@ class DataLoaderMethods(LossMethods):
     eval_dataset: Any
     data_collator: Collator
     _signature_columns: list[str] | None = None
+    """The columns to keep. None: the columns that the model takes. A program may set this attribute."""
     _own_batch_size: int | None = None
     """The value that the program assigned to `_train_batch_size`; None without an assignment."""
-    """The columns to keep. None: the columns that the model takes. A program may set this attribute."""
     _told_columns: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     """The dropped columns that were already logged: pairs of a description, such as `Training`, and the columns."""
 
