@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,10 @@ class MetricSchedule(Callback):
     """Calls `step(metric)` of a schedule that needs a metric, such as `reduce_lr_on_plateau`, after evaluations.
 
     Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use the callback.
-    The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For a schedule of
-    your own that needs a metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the
-    callback does nothing. The callback ignores evaluations before the first step, and evaluations outside of training.
+    If you pass your own `ReduceLROnPlateau`, or build it in an override of `create_scheduler`, the trainer adds the
+    callback. The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For
+    another metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does
+    nothing. The callback ignores evaluations before the first step, and evaluations outside of training.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.
@@ -39,6 +41,24 @@ class MetricSchedule(Callback):
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
         return cls(args.metric_for_best_model or "loss") if args.lr_scheduler_type in METRIC_SCHEDULES else None
+
+    @classmethod
+    def for_schedule(
+        cls, args: TrainingArguments, schedule: Any, attached: Iterable[object] = ()
+    ) -> MetricSchedule | None:
+        """Build the callback for a schedule of the program.
+
+        Args:
+            args: the training arguments.
+            schedule: the schedule, or None.
+            attached: the callbacks of the trainer.
+
+        Returns:
+            The callback; None if the schedule needs no metric. Also None if `attached` has a `MetricSchedule`, or if
+            `from_arguments(args)` returns a callback, because one callback is enough.
+        """
+        found = any(isinstance(each, cls) for each in attached) or cls.from_arguments(args) is not None
+        return cls(args.metric_for_best_model or DEFAULT_METRIC) if needs_metric(schedule) and not found else None
 
     def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
         if needs_metric(lr_scheduler):
