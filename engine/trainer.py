@@ -13,6 +13,7 @@ from torch import nn
 
 from ..callbacks.base.late_arguments import LateArguments
 from ..callbacks.compose import changed_arguments, compose, recompose
+from ..callbacks.optimizer.metric_schedule import MetricSchedule
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
 from ..events.composition import provides
@@ -165,10 +166,12 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             print_messages(args.get_process_log_level())
         # Compose the callbacks before the process group exists, because packages that callbacks import must not see it.
         # The reason is in `Ranks.join`.
-        schedule_free = ScheduleFree.for_optimizers(
-            args, inputs.optimizers[0], *(inputs.optimizer_cls_and_kwargs or ())[:1]
-        )
-        composed, self.plugins = self._composed(args, inputs.callbacks or [], [schedule_free])
+        optimizer, schedule = inputs.optimizers
+        found = [
+            ScheduleFree.for_optimizers(args, optimizer, *(inputs.optimizer_cls_and_kwargs or ())[:1]),
+            MetricSchedule.for_schedule(args, schedule),
+        ]
+        composed, self.plugins = self._composed(args, inputs.callbacks or [], found)
         ranks = self._join(args)
         overrides = {} if overridden else argument_overrides(args, composed, ranks)
         if overrides:
@@ -243,6 +246,15 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         if changed := changed_arguments(args, self._composed_from):
             recompose(self.bus, self._composed_from, args, changed)
             self._composed_from = copy.copy(args)
+
+    def _make_schedule(self, num_training_steps: int) -> None:
+        """Build the schedule. If the program built it after the trainer, step it with a metric if needed."""
+        super()._make_schedule(num_training_steps)
+        schedule = self.run.lr_scheduler
+        if schedule is not self._given_optimizers[1]:
+            stepping = MetricSchedule.for_schedule(self.args, schedule, self.bus.subscribers.values())
+            if stepping is not None:
+                self.bus.attach(stepping)
 
     def _argument_check(self) -> Callable[[], None]:
         return LateArguments(self.run, self._composed_from).check

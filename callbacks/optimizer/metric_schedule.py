@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ class MetricSchedule(Callback):
     """Calls `step(metric)` of a schedule that needs a metric, such as `reduce_lr_on_plateau`, after evaluations.
 
     Set `lr_scheduler_type="reduce_lr_on_plateau"` or `lr_scheduler_type="greedy"` in the arguments to use the callback.
-    The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For a schedule of
-    your own that needs a metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the
-    callback does nothing. The callback ignores evaluations before the first step, and evaluations outside of training.
+    If you pass your own `ReduceLROnPlateau`, or build it in an override of `create_scheduler`, the trainer adds the
+    callback. The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For
+    another metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does
+    nothing. The callback ignores evaluations before the first step, second evaluations of a step, and evaluations
+    outside of training.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.
@@ -35,20 +38,43 @@ class MetricSchedule(Callback):
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
+        self._stepped = 0  # the training step after which the schedule last moved
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
         return cls(args.metric_for_best_model or "loss") if args.lr_scheduler_type in METRIC_SCHEDULES else None
 
+    @classmethod
+    def for_schedule(
+        cls, args: TrainingArguments, schedule: Any, attached: Iterable[object] = ()
+    ) -> MetricSchedule | None:
+        """Build the callback for a schedule of the program.
+
+        Args:
+            args: the training arguments.
+            schedule: the schedule, or None.
+            attached: the callbacks of the trainer.
+
+        Returns:
+            The callback; None if the schedule needs no metric. Also None if `attached` has a `MetricSchedule`, or if
+            `from_arguments(args)` returns a callback, because one callback is enough.
+        """
+        found = any(isinstance(each, cls) for each in attached) or cls.from_arguments(args) is not None
+        return cls(args.metric_for_best_model or DEFAULT_METRIC) if needs_metric(schedule) and not found else None
+
     def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
+        self._stepped = 0
         if needs_metric(lr_scheduler):
             check_measured(self.metric, run, "MetricSchedule")
             if isinstance(self.metric, DefaultMetric):
                 warn_of_best_metric(self.metric, run, "MetricSchedule")
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
-        # An evaluation before the first step measures no training.
-        if run.mode == "train" and run.state.global_step > 0 and needs_metric(lr_scheduler):
+        # An evaluation before the first step measures no training. A second evaluation of the same weights, such as
+        # in a handler, would count as an evaluation without improvement.
+        step = run.state.global_step
+        if run.mode == "train" and step not in (0, self._stepped) and needs_metric(lr_scheduler):
             value = value_of(self.metric, metrics, run, "MetricSchedule")
             if value is not None:
+                self._stepped = step
                 lr_scheduler.step(value)

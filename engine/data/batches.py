@@ -31,8 +31,13 @@ def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
 
     Returns:
         A nested structure like the first part. A mapping class that cannot be created from a dict becomes a dict.
+
+    Raises:
+        TypeError: if the structures differ.
     """
     first = parts[0]
+    if len(parts) > 1:
+        _refuse_mixed(parts)
     if isinstance(first, Mapping):
         items = {key: map_together(function, [part[key] for part in parts]) for key in first}
         try:
@@ -43,6 +48,24 @@ def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
         values = (map_together(function, [part[index] for part in parts]) for index in range(len(first)))
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
     return function(parts)
+
+
+def _refuse_mixed(parts: list[Any]) -> None:
+    kinds = [*dict.fromkeys(map(_kind, parts))]
+    if len(kinds) > 1:
+        raise TypeError(
+            f"The results of the batches cannot be joined: one batch has {kinds[0]}, and another has {kinds[1]}. "
+            "Return the same structure for each batch, and give labels to all samples or to none."
+        )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a mapping with the keys {', '.join(sorted(map(str, value))) or 'none'}"
+    if isinstance(value, (list, tuple)):
+        return f"a list or tuple of length {len(value)}"
+    kind = next((kind for kind in (torch.Tensor, np.ndarray) if isinstance(value, kind)), type(value))
+    return f"a value of type {kind.__name__}"
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
@@ -111,7 +134,7 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
         padding: the value that fills parts with a smaller width.
 
     Raises:
-        TypeError: if the parts contain values that are neither tensors nor arrays.
+        TypeError: if the parts contain values that are neither tensors nor arrays, or if their structures differ.
     """
 
     def join_values(values: list[Any]) -> Any:

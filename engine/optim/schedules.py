@@ -141,12 +141,15 @@ def _check_numbers(name: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether `scheduler.step` has a parameter `metrics`.
+    """Return whether `scheduler` is a `ReduceLROnPlateau`, or has a method `step` that requires an argument `metrics`.
 
     Such a scheduler steps after evaluations. Other schedulers step after optimizer steps.
     """
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return True
     step = getattr(scheduler, "step", None)
-    return callable(step) and "metrics" in inspect.signature(step).parameters
+    metrics = inspect.signature(step).parameters.get("metrics") if callable(step) else None
+    return metrics is not None and metrics.default is metrics.empty
 
 
 def _entry(name: str) -> Callable[..., Any]:

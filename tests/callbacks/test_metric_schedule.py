@@ -82,3 +82,19 @@ def test_evaluating_after_training_does_not_move_it(tmp_path):
 def test_arguments_build_the_callback(tmp_path):
     assert "MetricSchedule" not in net_trainer(tmp_path).callbacks
     assert net_trainer(tmp_path, **PLATEAU).callbacks["MetricSchedule"] == MetricSchedule("loss")
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_evaluate_end"])
+def test_a_second_evaluation_of_a_step_does_not_move_it(event, tmp_path):
+    plain = rates(net_trainer(tmp_path / "plain", **PLATEAU, max_steps=8))
+    built = net_trainer(tmp_path / "twice", **PLATEAU, max_steps=8)
+    inside = []
+
+    def again(step):
+        if step % 2 == 0 and not inside:
+            inside.append(True)
+            built.evaluate()
+            inside.clear()
+
+    built.on(event, lambda state: again(state.global_step))
+    assert rates(built) == plain

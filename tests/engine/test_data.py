@@ -446,6 +446,31 @@ def test_join_refuses_values_that_are_not_tensors():
         join(["a", "b"])
 
 
+ONES = torch.ones(2, 1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [ONES, (ONES, ONES)],
+        [(ONES, ONES), ONES],
+        [(ONES,), (ONES, ONES)],
+        [{"a": ONES}, {"a": ONES, "b": ONES}],
+        [{"a": ONES, "b": ONES}, {"a": ONES}],
+        [[ONES, {"a": (ONES,)}], [ONES, {"a": ONES}]],
+        [(ONES, ONES), (ONES, None)],
+        [ONES, ONES.numpy()],
+    ],
+)
+def test_join_refuses_parts_of_different_structures(parts: list):
+    with pytest.raises(TypeError, match="results of the batches cannot be joined: one batch has a"):
+        join(parts)
+
+
+def test_join_accepts_lists_and_tuples_of_equal_length():
+    assert [*map(len, join([(ONES, ONES), [ONES, ONES]]))] == [4, 4]
+
+
 def test_rows_of_counts_the_samples_of_any_batch():
     counted = {
         3: (

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.optim.lr_scheduler import LambdaLR, StepLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
+from transformers.optimization import GreedyLR as TheirGreedyLR
 
 import trainbus
-from support.data import sentences
+from support.data import points, sentences
 from support.models import Regression, bert
 from support.outcomes import history, same_weights, weights
 from support.trainers import hushed, regression_trainer
+from trainbus import MetricSchedule
 from trainbus.events.errors import ArgumentError
 
 
@@ -144,3 +146,95 @@ def test_preview_has_the_rates_of_the_schedule(tmp_path: Path) -> None:
     assert trainer.preview().learning_rates == {"first": 0.08, "highest": 0.08, "last": 0.02}
     trainer.train()
     assert trainer.optimizer.param_groups[0]["lr"] == 0.02
+
+
+# Schedules that step with a metric.
+
+
+def plateau(optimizer: Any) -> ReduceLROnPlateau:
+    return ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+
+
+class OptionalMetric(StepLR):
+    """Steps after each optimizer step, because its metric is optional."""
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer, 1, 0.8)
+
+    def step(self, metrics: float | None = None) -> None:
+        super().step()
+
+
+class OptionalPlateau(ReduceLROnPlateau):
+    """Steps with a metric, although the signature has a default, because it is a `ReduceLROnPlateau`."""
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer, patience=0, factor=0.5)
+
+    def step(self, metrics: float = 0.0, epoch: int | None = None) -> None:
+        super().step(metrics)
+
+
+class CreatesPlateau:
+    """Creates a schedule that needs a metric."""
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        self.lr_scheduler = plateau(self.optimizer if optimizer is None else optimizer)
+        return self.lr_scheduler
+
+
+def sets_plateau(trainer: Any) -> None:
+    trainer.create_optimizer()
+    trainer.lr_scheduler = plateau(trainer.optimizer)
+    trainer.train()
+
+
+METRIC_CASES = {
+    "passed": (Plain, once, plateau),
+    "passed greedy": (Plain, once, lambda optimizer: TheirGreedyLR(optimizer, patience=0)),
+    "passed, optional metric": (Plain, once, OptionalMetric),
+    "passed, subclass of plateau": (Plain, once, OptionalPlateau),
+    "created": (CreatesPlateau, once, None),
+    "created twice": (CreatesPlateau, twice, None),
+    "set": (Plain, sets_plateau, None),
+}
+
+
+def metric_run(library: Any, mixin: type, folder: Path, make: Any, *callbacks: Any, **args: Any) -> Any:
+    """Build a trainer that evaluates after each step. If `make` is given, it builds the schedule that is passed."""
+    model = Regression()
+    given = library.TrainingArguments(
+        str(folder / library.__name__),
+        **{"per_device_train_batch_size": 4, "max_steps": 8, "learning_rate": 1.5, "optim": "sgd", "logging_steps": 1},
+        **{"save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none"},
+        **{"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", **args},
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.5)
+    options = {} if make is None else {"optimizers": (optimizer, make(optimizer))}
+    cls = type(mixin.__name__, (mixin, library.Trainer), {})
+    data = {"train_dataset": points(16), "eval_dataset": points(8, seed=1)}
+    return cls(model=model, args=given, callbacks=list(callbacks), **data, **options)
+
+
+@pytest.mark.parametrize("case", METRIC_CASES)
+def test_own_schedules_step_with_a_metric_as_in_transformers(case: str, tmp_path: Path) -> None:
+    mixin, do, make = METRIC_CASES[case]
+    rates = []
+    for library in (transformers, trainbus):
+        with hushed():
+            trainer = metric_run(library, mixin, tmp_path, make)
+            do(trainer)
+        rates.append([entry["learning_rate"] for entry in history(trainer) if "loss" in entry])
+    assert rates[0] == rates[1]
+    assert len(set(rates[1])) > 1, "the schedule changes the rate"
+
+
+def test_own_plateau_follows_the_loss_by_default_and_the_listed_callback(tmp_path: Path) -> None:
+    built = metric_run(trainbus, Plain, tmp_path, plateau, metric_for_best_model=None)
+    assert built.callbacks["MetricSchedule"].metric == "eval_loss"
+    listed = MetricSchedule("f1")
+    built = metric_run(trainbus, Plain, tmp_path, plateau, listed)
+    assert [each for each in built.callbacks.values() if isinstance(each, MetricSchedule)] == [listed]
+    named = metric_run(trainbus, Plain, tmp_path, plateau, lr_scheduler_type="reduce_lr_on_plateau")
+    assert sum(isinstance(each, MetricSchedule) for each in named.callbacks.values()) == 1
+    assert "MetricSchedule" not in metric_run(trainbus, Plain, tmp_path, OptionalMetric).callbacks

@@ -128,7 +128,7 @@ class Resumption(FreshStart):
         else:
             epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
             position = Position(epoch, steps * self.run.args.gradient_accumulation_steps, ended=True)
-        if self.run.args.ignore_data_skip:
+        if self.run.args.ignore_data_skip and position.batches < (position.length or plan.batches_per_epoch):
             position = Position(position.epoch)
         state = self._state(state, plan)
         warn_of_other_settings(self.saved, state, self.run.args.accumulation_by_epoch)
