@@ -11,6 +11,7 @@ from torch import nn
 
 from ....events.errors import CheckpointError, ModelError
 from ...data.batches import map_tensors
+from ...distributed.memory_errors import lacks_memory
 from .disk_errors import is_disk_error, reason_of_disk_error
 
 EXPORTED = "model.pt2"
@@ -45,6 +46,8 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
     try:
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
     except Exception as error:  # the tracer raises errors of many kinds
+        if lacks_memory(error):
+            raise
         raise ModelError(
             f"{type(model).__name__} cannot be exported: torch.export cannot trace its forward. Remove branches on "
             f"values of tensors from it, or export it yourself. {type(error).__name__}: {error}"
