@@ -17,7 +17,7 @@ def lacks_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory is full.
 
     It is an error of torch, Python's `MemoryError`, or the error of the operating system if it cannot map a file. Code
-    that explains errors must raise such an error unchanged. For example, it is no damage to a file.
+    that explains errors must raise such an error unchanged. For example, the error does not say that a file is damaged.
     """
     return isinstance(error, MemoryError) or is_out_of_memory(error) or _cannot_map(error)
 
