@@ -241,7 +241,7 @@ class Both(Saves, Loads):
 
 
 @pytest.mark.parametrize(("kind", "told"), [(Saves, "A resumed run"), (Loads, "Checkpoints do not"), (Both, "")])
-def test_half_a_state_is_told(bus, caplog, kind, told):
+def test_a_callback_that_only_saves_or_only_loads_gives_a_warning(bus, caplog, kind, told):
     bus.attach(kind())
     assert told in caplog.text
     assert bool(caplog.records) == bool(told)
