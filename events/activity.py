@@ -35,6 +35,10 @@ AGREE = "agreeing on requests"
 NESTED = 24
 """How often an activity may run inside of itself. An evaluation counts up to three times."""
 
+DEEPEST = 64
+"""How many announcements may be in progress, each in a handler of the one before. A few evaluations in handlers of
+evaluations have about 40. Python's limit of recursion is about 150."""
+
 IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
 """Activities inside a step. An error report says "of step 5" for these, and "after step 4" for all other activities."""
 
@@ -101,6 +105,16 @@ def _recursion(name: str) -> str:
         "metric function calls a method of the Trainer that calls it again, such as `evaluate()` in a handler of "
         "`on_evaluate`. Return from this function without the call if its own call is in progress, or call the method "
         "in another event, such as `on_step_end`."
+    )
+
+
+def endless(event: str, author: str) -> HandlerError:
+    """Return the error for an announcement in too many other announcements. `author`: the id of the callback."""
+    return HandlerError(
+        f"{author} announces {event!r} inside of {DEEPEST} other announcements. A handler announces its own event, or "
+        "handlers announce the events of each other, so the announcements never end. Announce another event, or return "
+        "from the handler if its own announcement is in progress. To log values in a handler of `on_log`, write them "
+        "into `logs`."
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .activity import note_activity
+from .activity import DEEPEST, endless, note_activity
 from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
 from .channels import Channel, Route, Signals, Subscription, directly
 from .closing import call_all
@@ -336,7 +336,10 @@ class EventBus:
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
         """Call handlers in the given order. For handlers that fail, see `announce`."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
-        before = speaking.author, speaking.event
+        before = speaking.author, speaking.event, speaking.depth
+        if speaking.depth >= DEEPEST:
+            raise endless(event, speaking.author)
+        speaking.depth += 1
         marks += (CALL, 0)
         try:
             if event in ALL_HANDLERS_RUN:
@@ -355,7 +358,7 @@ class EventBus:
                     if answer is not None and answer is not control:
                         control.absorb(answer)
         finally:
-            speaking.author, speaking.event = before
+            speaking.author, speaking.event, speaking.depth = before
             marks += (DONE, now())
             if len(marks) > FULL:
                 self.timeline.fold_steps()

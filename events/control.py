@@ -28,15 +28,17 @@ RUN = "run"
 class Speaker:
     """The author, the event and the step that the ledger stores for a flag write.
 
-    The bus sets `author` and `event` around each call of a handler. The loop sets `step`.
+    The bus sets `author` and `event` around each call of a handler. The loop sets `step`. `depth` is the number of
+    announcements that are in progress, each in a handler of the one before.
     """
 
-    __slots__ = ("author", "event", "step")
+    __slots__ = ("author", "depth", "event", "step")
 
     def __init__(self) -> None:
         self.author = OUTSIDE
         self.event = ""
         self.step = 0
+        self.depth = 0
 
 
 class TrainerControl:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from .callback import Callback
@@ -45,8 +46,11 @@ def check_event(event: Event, known: Event | None) -> None:
             f"The event name {event.name!r} does not begin with 'on_', or is not a name of Python. Rename it."
         )
     if known is not None and known != event:
+        differing = [field.name for field in fields(event) if getattr(event, field.name) != getattr(known, field.name)]
         raise SubscriptionError(
-            f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
+            f"The event {event.name!r} ({known.doc.rstrip('.')}) exists already, with another value of "
+            f"{', '.join(differing)}. Rename your event. If both mean the same, use the same `Event` object in both "
+            "callbacks."
         )
 
 

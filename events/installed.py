@@ -89,7 +89,7 @@ class Plugin:
             if self.entry.pattern.fullmatch(self.value) is None:
                 raise ValueError("the entry point is not `package.module:name`")
             return self.entry.load()
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit, MemoryError):
             raise
         except BaseException as error:  # also SystemExit, and a panic of an extension module
             raise self.failure(error) from error

@@ -109,7 +109,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         if name not in known:
             message = f"{type(callback).__name__}.{name} matches no event{nearest(name, known)}"
             if not foreign:
-                raise SubscriptionError(f"{message} {_of_lightning(callback) or 'Rename or remove it.'}")
+                raise SubscriptionError(f"{message} {_of_lightning(callback) or _UNKNOWN_EVENT}")
             logger.warning("%s It is never called.", message)
             continue
         handlers[name] = handler
@@ -125,6 +125,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
             "event, such as on_step_end.",
             *(type(callback).__name__, ", ".join(idle)),
         )
+    if not foreign:
+        _warn_of_half_states(type(callback))
     stage = getattr(callback, "stage", Stage.DECIDE)
     if not isinstance(stage, Stage):
         stage = Stage.DECIDE  # of a foreign class
@@ -140,6 +142,24 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         foreign,
         {name: _as_now(value) for name, value in getattr(callback, "__dict__", {}).items()},
     )
+
+
+_UNKNOWN_EVENT = "Rename or remove it. If another callback declares this event, attach that callback first."
+
+
+def _warn_of_half_states(cls: type[Any]) -> None:
+    """Warn if a class defines only one of the methods `state_dict` and `load_state_dict`."""
+    saves, loads = (
+        getattr(cls, name, None) not in (None, getattr(Callback, name)) for name in ("state_dict", "load_state_dict")
+    )
+    if saves and not loads:
+        logger.warning(
+            "%s has `state_dict`, but no `load_state_dict`. A resumed run does not restore its state.", cls.__name__
+        )
+    elif loads and not saves:
+        logger.warning(
+            "%s has `load_state_dict`, but no `state_dict`. Checkpoints do not contain its state.", cls.__name__
+        )
 
 
 def _as_now(value: Any) -> Any:

@@ -18,6 +18,7 @@ from ..callbacks.base.tracker_rows import AXIS
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.control import TrainerControl
+from ..events.stages import Stage, order
 
 AT_ONCE = 100
 """The largest number of settings that MLflow takes in one call."""
@@ -108,6 +109,7 @@ class MLflow(RowTracker):
 
         return open_session
 
+    @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         super().on_train_begin(run)
         session = self._session

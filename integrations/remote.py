@@ -17,6 +17,7 @@ from ..engine.checkpoint.format.files import MANIFEST, step_of
 from ..engine.checkpoint.read.listing import list_checkpoints
 from ..engine.checkpoint.read.saved import SavedCheckpoint
 from ..engine.checkpoint.write.background_writer import BackgroundWriter
+from ..engine.distributed.memory_errors import lacks_memory
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.capabilities import Capability
@@ -157,6 +158,8 @@ class RemoteStore(Callback):
         try:
             work()
         except Exception as error:  # stores raise errors of many kinds
+            if lacks_memory(error):
+                raise
             text = f"The store {self.url} cannot be {how}: {type(error).__name__}: {error}."
             if self.on_store_error == "raise":
                 raise CheckpointError(

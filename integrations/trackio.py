@@ -14,6 +14,7 @@ from ..engine.optim.sizes import count_elements
 from ..engine.run import Run
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError
+from ..events.stages import Stage, order
 
 
 class TrackioSession(TrackerSession):
@@ -91,6 +92,7 @@ class Trackio(RowTracker):
         }
         return lambda: TrackioSession(trackio.init(**options), resumed=opening.resumes > 0)
 
+    @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         super().on_train_begin(run)
         if isinstance(self._session, TrackioSession):  # for code that calls `trackio.log`

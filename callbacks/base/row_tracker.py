@@ -17,7 +17,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
-from ...events.stages import Stage
+from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from .outcome import Outcome as Outcome
 from .outcome import outcome_of as outcome_of
@@ -128,6 +128,7 @@ class RowTracker(Callback):
         if self._worker is None:
             self.run_id = None  # a new trainer reports to a new run, unless `start` opened it
 
+    @order(Stage.PREPARE)  # the handlers of users may write to the run
     def on_train_begin(self, run: Run) -> None:
         loaded, self._loaded = self._loaded, None
         if self._trained and loaded is None:
@@ -203,8 +204,15 @@ class RowTracker(Callback):
             self._open_prepared(run, wanted)
             return
         self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
+        self._reopen()
         self.describe(run, wanted)
         self._restore(run, wanted)
+
+    def _reopen(self) -> None:
+        """If the user's program has finished the tracker's run, open it again, and wait until it is open."""
+        if self._worker is not None and self._session is not None and self._session.ended:
+            self.submit(lambda session: session.reopen())
+            self._worker.drain(self.within(self.opening_timeout))
 
     def _restore(self, run: Run, opening: Opening) -> None:
         """After a resume, write the rows of the log history that the service lacks."""

@@ -13,7 +13,7 @@ from typing import Any
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.stages import Stage
+from ...events.stages import Stage, order
 from ...events.state import TrainerState
 
 
@@ -65,6 +65,7 @@ class Tracker(Callback):
     def on_init_end(self) -> None:
         self.run_id = None  # a new trainer, such as a trial of a search, reports to a new run
 
+    @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         self._open(run)
 

@@ -45,6 +45,14 @@ class TrackerSession:
     """The name of the service, for messages. The tracker sets it."""
     _left_out: frozenset[str] = frozenset()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the user's program has finished the tracker's run. The method `reopen` opens the run again."""
+        return False
+
+    def reopen(self) -> None:
+        """Open the tracker's run again, if the user's program has finished it."""
+
     def has(self, step: int) -> bool:
         """Return whether the service already had the next row of a step when the tracker's run opened.
 

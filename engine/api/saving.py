@@ -20,6 +20,7 @@ from ..checkpoint.write.export import export_model
 from ..checkpoint.write.model_files import Weights, can_be_written_later, clone_values, copies_of, write_model
 from ..checkpoint.write.whole_files import disk_errors_explained, whole_file, whole_model
 from ..data.batches import to_device
+from ..distributed.memory_errors import lacks_memory
 from .moments import MomentMethods
 
 
@@ -60,6 +61,8 @@ class SavingMethods(MomentMethods):
             return self.run.seams.model_state(self.run.model)
         except RuntimeError as error:
             if self.run.mode or self.run.ranks.single_process:  # during a run, all ranks save at the same step
+                raise
+            if lacks_memory(error):
                 raise
             raise RankFailure(
                 "`save_model` gathers the weights from all ranks, but another rank did not call it or has ended. Call "

@@ -19,6 +19,7 @@ from ...events.capabilities import Capability
 from ...events.errors import CheckpointError
 from ...events.state import exported_states
 from .carried_states import CarriedStates, load_state, state_of
+from .migrated_states import migrated, migrates
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class CallbackStates:
                 _tell_differences(owner_id, owners[owner_id], now[target], attached[target])
             if was < version:
                 report.migrated[target] = (was, version)
-                state = _migrated(attached[target], target, state, was)
+                state = migrated(attached[target], target, state, was)
             else:
                 report.restored.append(target)
             self._note(target, state)
@@ -186,7 +187,7 @@ class CallbackStates:
         for owner_id, target in matched(states, owners, now).items():
             state, was = states[owner_id], owners.get(owner_id, now[target]).get("version", 1)
             if was < now[target]["version"]:
-                state = _migrated(attached[target], target, state, was)
+                state = migrated(attached[target], target, state, was)
             load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
@@ -353,7 +354,7 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
             f"The state of {owner_id} has version {saved['version']}, and this {now['class']} reads versions up to "
             f"{now['version']}. Install the release that saved it, or remove {now['class']}."
         )
-    if saved.get("version", 1) < now["version"] and not _migrates(callback):
+    if saved.get("version", 1) < now["version"] and not migrates(callback):
         logger.warning(
             "The state of %s has version %s, and this %s writes version %s. Its `load_state_dict` "
             "receives the state of the older version.",
@@ -366,33 +367,3 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
         # `callback.arguments` names the training arguments that configure it. Users change these on purpose.
         level = logging.INFO if getattr(callback, "arguments", ()) else logging.WARNING
         logger.log(level, "%s resumes with other settings: %s.", owner_id, changes)
-
-
-def _migrates(callback: Any) -> bool:
-    """Return whether the class of a callback has a method `migrate`, which converts states of earlier versions."""
-    return getattr(type(callback), "migrate", Callback.migrate) is not Callback.migrate
-
-
-def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
-    """Return a state of an earlier version, converted by the method `migrate` of its callback.
-
-    If the callback has no method `migrate`, the state is returned unchanged.
-
-    Raises:
-        CheckpointError: if `migrate` fails, or does not return a dict.
-    """
-    if not _migrates(callback):
-        return state
-    try:
-        converted = callback.migrate(state, version)
-    except Exception as error:
-        raise CheckpointError(
-            f"{owner_id}.migrate cannot convert the state of version {version}: {type(error).__name__}: {error}. "
-            f"Install the release that saved it, or remove {type(callback).__name__}."
-        ) from error
-    if not isinstance(converted, dict):
-        raise CheckpointError(
-            f"{owner_id}.migrate returned a {type(converted).__name__} for the state of version {version}. Return the "
-            "dict that `load_state_dict` takes."
-        )
-    return converted

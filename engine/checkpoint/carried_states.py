@@ -10,6 +10,7 @@ from typing import Any
 
 from ...events.callback import Callback
 from ...events.errors import noting
+from ..distributed.memory_errors import lacks_memory
 
 logger = logging.getLogger(__name__)
 
@@ -112,5 +113,7 @@ def _copied(state: Any) -> Any:
     """Return a deep copy of a state, because the callback or the training may change its values later."""
     try:
         return copy.deepcopy(state)
-    except Exception:  # a checkpoint may hold more kinds of values than `deepcopy` copies
+    except Exception as error:  # a checkpoint may hold more kinds of values than `deepcopy` copies
+        if lacks_memory(error):
+            raise
         return state

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
 from ...events.installed import COMMAND_GROUP, Plugin, installed
+from ..distributed.memory_errors import lacks_memory
 from . import COMMANDS
 
 ERROR_STATUS = 2
@@ -145,6 +146,8 @@ def _add(plugin: Plugin, commands: Any) -> None:
     try:
         add(commands)
     except (Exception, SystemExit) as error:
+        if lacks_memory(error):
+            raise
         raise plugin.failure(error) from error
     if plugin.name not in commands.choices:
         added = ", ".join(map(repr, {*commands.choices} - before)) or "none"

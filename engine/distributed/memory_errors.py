@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 SIGNS = (" out of memory", "can't allocate memory", "CUDNN_STATUS_NOT_SUPPORTED")
 """Texts in the out-of-memory errors of CUDA, of the CPU allocator and of cuDNN."""
 
@@ -12,8 +14,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return whether an error says that the memory is full: an error of torch, or Python's `MemoryError`.
+    """Return whether an error says that the memory is full.
 
-    Code that reads a file must not report such an error as damage to the file.
+    It is an error of torch, Python's `MemoryError`, or the error of the operating system if it cannot map a file. Code
+    that explains errors must raise such an error unchanged. For example, the error does not say that a file is damaged.
     """
-    return isinstance(error, MemoryError) or is_out_of_memory(error)
+    return isinstance(error, MemoryError) or is_out_of_memory(error) or _cannot_map(error)
+
+
+def _cannot_map(error: BaseException) -> bool:
+    code = error.errno if isinstance(error, OSError) else None
+    return code == errno.ENOMEM or f"(os error {errno.ENOMEM})" in str(error)  # safetensors has the number in the text

@@ -15,6 +15,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import CheckpointError
 from ...events.stages import Stage, order
+from ..distributed.memory_errors import lacks_memory
 from ..evaluation.modes import to_eval, to_train
 
 logger = logging.getLogger(__name__)
@@ -183,6 +184,8 @@ class LossModule(Callback):
         try:
             self.module.load_state_dict(state["weights"])
         except RuntimeError as error:
+            if lacks_memory(error):
+                raise
             raise CheckpointError(
                 f"The loss module in the checkpoint does not fit {type(self.module).__name__}: {error}. Pass "
                 "the criterion or loss function of the saved run."

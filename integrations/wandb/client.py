@@ -7,7 +7,6 @@ import math
 import os
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from ...events.control import TrainerControl
 from . import identity, service
 from .identity import Identity
 from .limits import Guard, is_plain
-from .opening import Request, init
+from .opening import Request, init, request_after
 from .run_file import missing_rows, wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
@@ -72,6 +71,10 @@ class WandbSession(TrackerSession):
     def ended(self) -> bool:
         """Whether the run is finished, for example because the program called `wandb.finish()`."""
         return getattr(self.live, "_is_finished", False) is True
+
+    def reopen(self) -> None:
+        if self.ended:
+            self._open_after_end()
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
         """Make `has` return True for the rows that the run already has. Number the next row `counter + 1`.
@@ -240,22 +243,6 @@ def hooks_of(live: Any) -> list[Any]:
     """
     found = getattr(live, "_teardown_hooks", None)
     return found if isinstance(found, list) else []
-
-
-def request_after(request: Request, ended: Any) -> Request:
-    """Return the request for a new wandb run in the project of a finished run.
-
-    Args:
-        request: the request with which the session joined the finished run. The new request has a new id, and the
-            project, the entity, the group and the offline mode of `ended`. All other options are the same.
-        ended: the finished wandb run, which the user's program had opened.
-    """
-    settings, run_id = ended.settings, uuid.uuid4().hex
-    place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
-    if ended.offline:
-        place["mode"] = "offline"
-    options = {**request.options, **{name: value for name, value in place.items() if value}, "id": run_id}
-    return replace(request, options=options, identity=Identity(run_id, config=request.config), resumes=False)
 
 
 def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

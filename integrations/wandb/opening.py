@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,22 @@ class Request:
     primary: bool = True
     """Whether this process writes rows and sets the final state of the run. False for additional writers of a shared
     run."""
+
+
+def request_after(request: Request, ended: Any) -> Request:
+    """Return the request for a new wandb run in the project of a finished run.
+
+    Args:
+        request: the request with which the session joined the finished run. The new request has a new id, and the
+            project, the entity, the group and the offline mode of `ended`. All other options are the same.
+        ended: the finished wandb run, which the user's program had opened.
+    """
+    settings, run_id = ended.settings, uuid.uuid4().hex
+    place = {"project": settings.project, "entity": settings.entity, "group": settings.run_group}
+    if ended.offline:
+        place["mode"] = "offline"
+    options = {**request.options, **{name: value for name, value in place.items() if value}, "id": run_id}
+    return replace(request, options=options, identity=Identity(run_id, config=request.config), resumes=False)
 
 
 def init(request: Request) -> Any:

@@ -20,6 +20,10 @@ MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 OFFLINE = ("offline", "dryrun", "disabled")
 """The modes that do not use the service."""
 
+ON_CHANGE, LOG_MODEL = ("continue", "fork", "new"), ("end", "checkpoint", "best")
+WATCH = ("gradients", "parameters", "all")
+"""The values of the fields of the same names."""
+
 ENVIRONMENT = {
     "project": "WANDB_PROJECT",
     "entity": "WANDB_ENTITY",
@@ -137,6 +141,19 @@ def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None
     if value not in known:
         raise ArgumentError(f"{variable}={value!r} is unknown{nearest(value, known)} Set {', '.join(known)} or false.")
     return value
+
+
+def check_choices(tracker: Any) -> None:
+    """Check the fields of a `Wandb` that have a fixed set of values.
+
+    Raises:
+        ArgumentError: if such a field has another value.
+    """
+    choices = {"mode": MODES, "on_change": ON_CHANGE, "log_model": LOG_MODEL, "watch": WATCH}
+    for name, known in choices.items():
+        value = getattr(tracker, name)
+        if value is not None and value not in known:
+            raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
 
 
 def check_fields(callback: Any) -> None:

@@ -20,7 +20,7 @@ from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import best_metric_of
 from ...events.control import TrainerControl
-from ...events.errors import ArgumentError, nearest
+from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from . import identity
 from .artifacts import ModelArtifacts
@@ -33,8 +33,10 @@ from .limits import loss_not_finite
 from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_request
 from .opening import Request
 from .options import (
-    MODES,
+    LOG_MODEL,
     OFFLINE,
+    WATCH,
+    check_choices,
     check_environment,
     check_fields,
     checked,
@@ -51,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.1
 """Seconds that a save waits for rows that are not written yet. The wait starts again with each written row."""
-ON_CHANGE, LOG_MODEL = ("continue", "fork", "new"), ("end", "checkpoint", "best")
-WATCH = ("gradients", "parameters", "all")
 
 
 @dataclass
@@ -127,11 +127,7 @@ class Wandb(RowTracker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choices = {"mode": MODES, "on_change": ON_CHANGE, "log_model": LOG_MODEL, "watch": WATCH}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
+        check_choices(self)
         check_fields(self)
         check_axes(self.axis)
         given = checked({**self._own_options(), **self.options})
@@ -272,6 +268,7 @@ class Wandb(RowTracker):
 
     # Opening.
 
+    @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         super().on_train_begin(run)
         if self.shared and not is_disabled() and not run.ranks.single_process:

@@ -11,6 +11,7 @@ import pytest
 import trainbus
 from support.data import points
 from support.models import Regression
+from trainbus.events import Event
 from trainbus.events.errors import ArgumentError, HandlerError
 
 ROWS = points(8)
@@ -79,6 +80,38 @@ def test_a_handler_that_calls_itself_again_and_again_is_refused(
         HandlerError, match=f"{named} runs inside of itself again and again.* Return from this function"
     ):
         session(trainer)
+    assert trainer.run.mode == ""
+
+
+class AnnouncesItself(trainbus.Callback):
+    def on_log(self, run: Any) -> None:
+        run.bus.announce("on_log")
+
+
+class Ping(trainbus.Callback):
+    events = (Event("on_ping", "A value is logged."),)
+
+    def on_log(self, run: Any) -> None:
+        run.bus.announce("on_ping")
+
+
+class Pong(trainbus.Callback):
+    def on_ping(self, run: Any) -> None:
+        run.bus.announce("on_log")
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "named"),
+    [([AnnouncesItself], "AnnouncesItself announces 'on_log'"), ([Ping, Pong], "P[io]ng announces 'on_(ping|log)'")],
+)
+def test_an_announcement_inside_of_itself_without_end_is_refused(callbacks: Any, named: str, tmp_path: Path) -> None:
+    trainer = build(tmp_path)
+    for callback in callbacks:
+        trainer.add_callback(callback())
+    with pytest.raises(HandlerError, match=f"^{named} inside of 64 other announcements.* return from the handler") as e:
+        trainer.train()
+    assert len(getattr(e.value, "__notes__", [])) < 5
+    assert trainer.run.control.speaking.depth == 0
     assert trainer.run.mode == ""
 
 

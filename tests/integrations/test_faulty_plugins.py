@@ -57,7 +57,7 @@ FAULTS = {
     "wrong annotation": (thing("def on_log(self, logs: int): ..."), "annotates 'logs' as int"),
     "no event": (thing("events = (3,)"), "is not an event"),
     "events that are no tuple": (thing("events = Event('on_spike', 'x')"), "Write a tuple of events"),
-    "own event of the catalogue": (thing("events = (Event('on_log', 'x'),)"), "exists with another meaning"),
+    "own event of the catalogue": (thing("events = (Event('on_log', 'x'),)"), "exists already"),
     "own field id": (thing("id: int = 3"), "Thing.id is 3. It takes a text"),
     "own field on_error": (thing("on_error: bool = True"), "Every callback has the setting `on_error`"),
     "own method on_error": (thing("def on_error(self, error): ..."), "Every callback has the setting `on_error`"),

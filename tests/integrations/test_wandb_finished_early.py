@@ -16,7 +16,10 @@ from wandb_fixtures import environment as environment  # noqa: E402
 from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
+from trainbus.callbacks.base import row_tracker  # noqa: E402
+from trainbus.integrations.wandb import client  # noqa: E402
 from trainbus.integrations.wandb.client import hooks_of  # noqa: E402
+from trainbus.integrations.wandb.opening import init  # noqa: E402
 
 
 def opened(folder):
@@ -167,3 +170,39 @@ def test_online_the_service_receives_each_step_once(tmp_path, monkeypatch):
     assert [row["train/global_step"] for row in stub.rows] == [*range(1, 9)]
     assert stub.exit_codes == [0, 0]
     assert len({upsert["name"] for upsert in stub.upserts if upsert.get("name")}) == 1
+
+
+@pytest.mark.parametrize("owner", ["trainer", "program"])
+@pytest.mark.parametrize("first", ["evaluate", "train"])
+def test_a_training_after_the_end_of_the_run_waits_for_the_further_part(tmp_path, owner, first, monkeypatch):
+    """The first training, and the further part, have the same callback in two trainers."""
+    monkeypatch.setattr(row_tracker, "DRAIN_SECONDS", 0.1)
+    if owner == "program":
+        opened(tmp_path)
+    tracker, found = offline(tmp_path), []
+    trainer = build(tmp_path, tracker, Log(every(1)))
+    getattr(trainer, first)()
+    wandb.finish()
+
+    def slow(request):
+        time.sleep(1)  # longer than the training
+        return init(request)
+
+    monkeypatch.setattr(client, "init", slow)
+    trainer = build(tmp_path, tracker, Log(every(1)))
+    trainer.on("on_train_begin", lambda: found.append((trainer.wandb, wandb.run)))
+    trainer.train()
+    assert found[0][0] is not None
+    assert found[0][0] is found[0][1]
+    assert found[0][0] is trainer.wandb
+    trainer.end()
+    assert segments(tmp_path)[-1].steps == [*range(1, 9)]
+
+
+def test_a_handler_sees_the_run_when_training_begins(tmp_path):
+    trainer, found = build(tmp_path, offline(tmp_path)), []
+    trainer.on("on_train_begin", lambda: found.append((trainer.wandb, wandb.run)))
+    trainer.train()
+    trainer.end()
+    assert found[0][0] is not None
+    assert found[0][0] is found[0][1]

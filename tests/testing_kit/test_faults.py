@@ -229,6 +229,14 @@ class LeavesAWorkingFolder(Callback):
 
 
 @dataclass
+class LeavesGradientsOff(Callback):
+    """Turns off the gradients of the program, if an evaluation runs outside of a training."""
+
+    def on_evaluate(self, run: Run) -> None:
+        torch.set_grad_enabled(run.mode == "train")
+
+
+@dataclass
 class LeavesAnExceptHook(Callback):
     def on_train_begin(self) -> None:
         sys.excepthook = lambda *error: None
@@ -443,7 +451,7 @@ FAULTS: dict[str, list[Any]] = {
     "describes": [IsShownWithItsAddress],
     "copies": [HoldsALock, HoldsALambda],
     "trains_alone": [NeedsAnEvaluation],
-    "evaluates_alone": [NeedsAnOptimizer],
+    "evaluates_alone": [NeedsAnOptimizer, LeavesGradientsOff],
     "prints_nothing": [Prints],
     "draws_no_random_numbers": [DrawsFromTorch, DrawsFromRandom],
     "keeps_weights": [

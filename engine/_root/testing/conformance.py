@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..events import ArgumentError, nearest
 from . import checks_basics, checks_conduct, checks_processes, checks_repeats
 from .lab import Lab
@@ -54,12 +56,17 @@ class Examination:
         if self._lab is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="trainbus-checks-", ignore_cleanup_errors=True)
             self._lab = Lab(self.subject, Path(self._scratch.name))
+        gradients = torch.is_grad_enabled()
         try:
             check.run(self._lab)
+            if torch.is_grad_enabled() != gradients:
+                return self._text(check, f"a handler leaves gradients {'off' if gradients else 'on'} for later code")
         except Finding as finding:
             return self._text(check, str(finding))
         except Exception as error:
             return self._text(check, f"a handler raises {type(error).__name__}: {error}")
+        finally:
+            torch.set_grad_enabled(gradients)  # a later check must not fail because of this one
         return ""
 
     def _text(self, check: Check, observation: str) -> str:

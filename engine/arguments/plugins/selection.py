@@ -10,6 +10,7 @@ from typing import Any
 
 from ....events.errors import ArgumentError, SubscriptionError, TrainbusError
 from ....events.installed import Plugin, duplicates, installed
+from ...distributed.memory_errors import lacks_memory
 from .._base import refusal
 from .._names import TRACKER_PACKAGES
 from .build import built_from, reads_arguments
@@ -258,4 +259,6 @@ def _made(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any],
             return ([] if found is None else [found]), []
         return built_from(spec, args, find_plugin)
     except (Exception, SystemExit) as error:
+        if lacks_memory(error):
+            raise
         raise plugin.failure(error) from error

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 from ...seams import LoadModel
 from ..format.adapters import DEFAULT, adapter_files, adapters_of, file_name_of, load_computed, saved_names
 from ..format.files import BESIDE_ADAPTERS
@@ -102,4 +103,6 @@ def _read(path: Path) -> Weights:
             # Copies: the alignment in the file is arbitrary, and it can change how matrix products round.
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
+        if lacks_memory(error):
+            raise
         raise CheckpointError(f"{path} cannot be read: {error}") from error

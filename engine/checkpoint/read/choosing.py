@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ....events.activity import CHOOSE_CHECKPOINT, during
 from ....events.errors import ArgumentError, CheckpointError, closest
+from ...distributed.memory_errors import lacks_memory
 from ...distributed.ranks import Ranks
 from ..format import files
 from ..protocols import ResumableRun
@@ -157,6 +158,8 @@ class Inspector:
             found = found or self._missing_rng_states(checkpoint)
             return found, [] if found else _identity(checkpoint)
         except (OSError, CheckpointError) as error:
+            if lacks_memory(error):
+                raise
             return [str(error)], []
 
     def _missing_rng_states(self, checkpoint: SavedCheckpoint) -> list[str]:

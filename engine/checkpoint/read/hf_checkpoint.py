@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 from ..format.files import HF_ARGUMENTS, MANIFEST
 from ..format.folder import CheckpointFolder
 from .fitting import fitting
@@ -126,5 +127,7 @@ def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
             of_devices = saved["cuda"]  # of all devices, or of the only one
             states["cuda"] = [of_devices] if isinstance(of_devices, torch.Tensor) else list(of_devices)
     except (TypeError, KeyError, ValueError, RuntimeError, OverflowError) as error:
+        if lacks_memory(error):
+            raise
         raise CheckpointError(f"{path} has no valid RNG states: {error!r}. Resume from another checkpoint.") from error
     return states

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ....events.errors import CheckpointError
+from ...distributed.memory_errors import lacks_memory
 from ...seams import LoadModel, load_model
 from ..format.adapters import DEFAULT
 from ..format.codec import load_values
@@ -66,6 +67,8 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
                 state.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
                 aliases.update(file.metadata() or {})
         except (OSError, SafetensorError) as error:
+            if lacks_memory(error):
+                raise
             raise CheckpointError(f"{path} cannot be read: {error}") from error
     state.update({name: state[first] for name, first in aliases.items() if first in state})
     if sharded:
@@ -90,6 +93,8 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
         try:
             problem = load_adapters(model, folder, load)
         except RuntimeError as error:
+            if lacks_memory(error):
+                raise
             problem = str(error)
         if problem:
             raise CheckpointError(f"The adapters in {folder.path} do not fit {type(model).__name__}: {problem}")
@@ -101,6 +106,8 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
         missing, unexpected = load(model, state)
         problem = _misfit(set(missing) - _tied(model, state), unexpected)
     except RuntimeError as error:
+        if lacks_memory(error):
+            raise
         problem = str(error)
     if problem:
         raise CheckpointError(f"The weights in {folder.path} do not fit {type(model).__name__}: {problem}")

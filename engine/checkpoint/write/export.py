@@ -12,7 +12,12 @@ from torch import nn
 
 from ....events.errors import ModelError
 from ...data.batches import map_tensors
+<<<<<<< HEAD
 from .whole_files import whole_file
+=======
+from ...distributed.memory_errors import lacks_memory
+from .disk_errors import is_disk_error, reason_of_disk_error
+>>>>>>> 42525a19ff3d909fba6d1df4b152753584762340
 
 EXPORTED = "model.pt2"
 """The file of an exported model. `torch.export.load` reads it."""
@@ -46,6 +51,8 @@ def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
     try:
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
     except Exception as error:  # the tracer raises errors of many kinds
+        if lacks_memory(error):
+            raise
         raise ModelError(
             f"{type(model).__name__} cannot be exported: torch.export cannot trace its forward. Remove branches on "
             f"values of tensors from it, or export it yourself. {type(error).__name__}: {error}"

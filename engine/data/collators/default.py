@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from ....events.errors import ArgumentError, DataError
 from ....events.keywords import CheckedKeywords
+from ...distributed.memory_errors import lacks_memory
 from ..batches import map_tensors
 from ..columns.left_out import first_number, mixed
 from ..columns.rows import BatchRows
@@ -133,6 +134,8 @@ def _collated(name: str, values: Any) -> Any:
     try:
         return default_collate(values)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        if lacks_memory(error):
+            raise
         raise _unstackable(name, values, error) from error
 
 
@@ -255,6 +258,8 @@ def _labels(labels: list[Any]) -> torch.Tensor:
     try:
         return torch.tensor(labels, dtype=_dtype(labels))
     except (TypeError, ValueError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise
         if texts := [label for label in labels if isinstance(label, str)]:
             remedy = f"{texts[0]!r} is a text: number the classes, as `dataset.class_encode_column('label')` does"
         elif None in labels:
@@ -276,6 +281,8 @@ def _label_ids(values: list[Any]) -> torch.Tensor:
         rows = [*map(_bool, values)]
         return torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
     except (TypeError, ValueError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise
         raise _unstackable("column 'label_ids'", values, error) from error
 
 
@@ -336,6 +343,8 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise
         raise _unstackable(name, values, error) from error
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from ....events.errors import ModelError
 from ...checkpoint.rng_state import random_states, restore_random_states
+from ...distributed.memory_errors import lacks_memory
 from ...loss.signature import ForwardSignature, user_model
 
 REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length'`, which also saves padding."
@@ -148,6 +149,8 @@ def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
             if not error <= _tolerance(packed[0]) / 100:
                 return f"with {layout!r}, a sample changes the logits of its neighbor, by {error:.1g} of their size"
     except Exception as error:
+        if lacks_memory(error):
+            raise
         return f"its forward fails with {layout!r} ({type(error).__name__}: {error})"
     return ""
 
