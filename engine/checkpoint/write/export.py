@@ -12,12 +12,8 @@ from torch import nn
 
 from ....events.errors import ModelError
 from ...data.batches import map_tensors
-<<<<<<< HEAD
-from .whole_files import whole_file
-=======
 from ...distributed.memory_errors import lacks_memory
-from .disk_errors import is_disk_error, reason_of_disk_error
->>>>>>> 42525a19ff3d909fba6d1df4b152753584762340
+from .whole_files import whole_file
 
 EXPORTED = "model.pt2"
 """The file of an exported model. `torch.export.load` reads it."""
