@@ -36,7 +36,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         ),
         *("requested_by", "prediction", "run", "evaluation", "session", "model_wrapped", "train_batch_size"),
         *("first_step", "began", "summary", "randomness", "prefix", "complete", "checkpoint"),
-        *("decides", "repeats", "prefixes"),
+        *("decides", "repeats", "prefixes", "overridden"),
     ),
     SESSION: ("mode", "exception", "seams"),
     TRAINING: ("state", "model", "data_seed", "train_dataloader", "plan", "position", "resume_requested"),
