@@ -228,7 +228,7 @@ class Run(RunClocks):
         self.session.randomness = rng_states
 
     def keep_overridden(self, values: dict[str, Any]) -> None:
-        """Store the values of the checkpoint that apply in place of arguments of the resumed run."""
+        """Store the values of the checkpoint that the run uses instead of its own arguments."""
         self.session.overridden = values
 
     def rng_states(self) -> dict[str, Any]:

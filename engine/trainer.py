@@ -248,7 +248,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             self._composed_from = copy.copy(args)
 
     def _make_schedule(self, num_training_steps: int) -> None:
-        """Build the schedule. If the program built it after the trainer, step it with a metric if needed."""
+        """Build the schedule. If it needs a metric and no callback steps it, attach a `MetricSchedule`."""
         super()._make_schedule(num_training_steps)
         schedule = self.run.lr_scheduler
         if schedule is not self._given_optimizers[1]:

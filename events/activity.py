@@ -36,8 +36,8 @@ NESTED = 24
 """How often an activity may run inside of itself. An evaluation counts up to three times."""
 
 DEEPEST = 64
-"""How many announcements may be in progress, each in a handler of the one before. A few evaluations in handlers of
-evaluations have about 40. Python's limit of recursion is about 150."""
+"""The largest depth of nested announcements. An announcement is nested if a handler of another announcement makes it.
+A few levels of evaluations that handlers start reach about 40. Python's recursion limit allows about 150."""
 
 IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
 """Activities inside a step. An error report says "of step 5" for these, and "after step 4" for all other activities."""
@@ -109,7 +109,12 @@ def _recursion(name: str) -> str:
 
 
 def endless(event: str, author: str) -> HandlerError:
-    """Return the error for an announcement in too many other announcements. `author`: the id of the callback."""
+    """Return the error for announcements that are nested too deeply.
+
+    Args:
+        event: the event of the innermost announcement.
+        author: the id of the callback that announces this event.
+    """
     return HandlerError(
         f"{author} announces {event!r} inside of {DEEPEST} other announcements. A handler announces its own event, or "
         "handlers announce the events of each other, so the announcements never end. Announce another event, or return "

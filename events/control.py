@@ -28,8 +28,8 @@ RUN = "run"
 class Speaker:
     """The author, the event and the step that the ledger stores for a flag write.
 
-    The bus sets `author` and `event` around each call of a handler. The loop sets `step`. `depth` is the number of
-    announcements that are in progress, each in a handler of the one before.
+    The bus sets `author` and `event` around each call of a handler. The loop sets `step`. `depth` is the depth of the
+    nested announcements in progress. An announcement is nested if a handler of another announcement makes it.
     """
 
     __slots__ = ("author", "depth", "event", "step")

@@ -100,7 +100,7 @@ class StatusFile(Callback):
     _before: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _setup: float = field(default=0.0, init=False, repr=False, compare=False)
     _began: float | None = field(default=None, init=False, repr=False, compare=False)
-    """When the first session of the run began. None if the run continues a run of another folder or release."""
+    """The time at which the first session of the run began, in seconds since 1970. None if this time is not known."""
     _start: tuple[int, bool] = field(default=(0, False), init=False, repr=False, compare=False)
 
     @classmethod

@@ -22,8 +22,8 @@ class MetricSchedule(Callback):
     If you pass your own `ReduceLROnPlateau`, or build it in an override of `create_scheduler`, the trainer adds the
     callback. The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For
     another metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does
-    nothing. The callback ignores evaluations before the first step, second evaluations of a step, and evaluations
-    outside of training.
+    nothing. The callback ignores evaluations before the first step and evaluations outside of training. If the run
+    evaluates twice at the same step, the callback ignores the second evaluation.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.
@@ -48,7 +48,7 @@ class MetricSchedule(Callback):
     def for_schedule(
         cls, args: TrainingArguments, schedule: Any, attached: Iterable[object] = ()
     ) -> MetricSchedule | None:
-        """Build the callback for a schedule of the program.
+        """Build the callback for a schedule of the program, if no other `MetricSchedule` steps it.
 
         Args:
             args: the training arguments.
@@ -56,8 +56,8 @@ class MetricSchedule(Callback):
             attached: the callbacks of the trainer.
 
         Returns:
-            The callback; None if the schedule needs no metric. Also None if `attached` has a `MetricSchedule`, or if
-            `from_arguments(args)` returns a callback, because one callback is enough.
+            The callback, or None in two cases. The schedule needs no metric. Or the trainer already has a
+            `MetricSchedule`: in `attached`, or from `from_arguments(args)`.
         """
         found = any(isinstance(each, cls) for each in attached) or cls.from_arguments(args) is not None
         return cls(args.metric_for_best_model or DEFAULT_METRIC) if needs_metric(schedule) and not found else None

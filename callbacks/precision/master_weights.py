@@ -45,7 +45,7 @@ def with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _have_same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors of the same shape and dtype are equal.
 
-    Depending on size and dtype, the function compares NaN as a number, which equals nothing, or as bytes.
+    Two NaN values may count as equal or as different. This depends on the size and the dtype.
     """
     if _fits_large_integers(one) and _fits_large_integers(other):
         # torch compares few large integers faster than many elements of half precision.

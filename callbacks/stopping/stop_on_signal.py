@@ -72,14 +72,15 @@ class StopOnSignal(Callback):
     - If a signal arrives during an evaluation of the callback `Evaluate`, the evaluation stops after its current batch.
       A resumed run repeats this evaluation.
     - If a signal arrives during another evaluation or prediction, such as a call of `run.evaluate()` in a handler, the
-      evaluation completes. The run then stops after the current step. If the handler runs before the first step of a
+      evaluation completes. The run then stops after the current step. If such a handler runs before the first step of a
       session, or while the run saves a checkpoint, the run stops after the next step.
     - If the run saves the last step of an epoch because of the signal, the resumed run does the work that is due at the
       end of this epoch, such as an evaluation.
-    - If the step is saved already, the run does not save it again. At the last step of the run, the checkpoint waits
-      for the end of the epoch. The callback saves the last step even if the run would not save it without the signal.
-    - If a signal arrives in `on_train_end`, the callback saves the last step too. If a handler has changed the weights
-      since the last step, the callback does not save. Example: the run has loaded the best model.
+    - If the step is saved already, the run does not save it again. The checkpoint of the last step of
+      the run is saved after the end of the epoch. The callback saves the last step even if the run would not save it
+      without the signal.
+    - If a signal arrives in `on_train_end`, the callback saves the last step too. It does not save the step if the
+      weights have changed since the step, for example because the run has loaded the best model.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
@@ -112,7 +113,7 @@ class StopOnSignal(Callback):
     _training: bool = field(default=False, init=False, repr=False, compare=False)
     _asked_at: int = field(default=-1, init=False, repr=False, compare=False)
     _marks: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The result of `_marks_of` after the last step; empty if no epoch has ended."""
+    """The result of `_marks_of` at the end of the most recent epoch. Empty before the end of the first epoch."""
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -208,7 +209,7 @@ class StopOnSignal(Callback):
             self._stop(self._reason)
 
     def _save_last_step(self, run: Run, control: TrainerControl) -> None:
-        """Save the step after which the training ended, if it is not saved and each rank still has its weights."""
+        """Save the last step of the training, if it is not saved and the weights of all ranks are unchanged since."""
         if not (self.save or run.saves) or _calls_again(run, control):
             return
         kept = run.ranks.gather_numbers(int(bool(self._marks) and self._marks == _marks_of(run)))
@@ -256,7 +257,7 @@ def _calls_again(run: Run, control: TrainerControl) -> bool:
 
 
 def _marks_of(run: Run) -> list[tuple[int, int]]:
-    """Return a value that changes if a parameter of the model is replaced or written: (identity, version) of each."""
+    """Return (identity, version) of each parameter. A pair changes if its parameter is replaced or written."""
     found = run.model.parameters()
     return [(id(weight), 0 if weight.is_inference() else weight._version) for weight in found]
 

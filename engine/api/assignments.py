@@ -1,4 +1,4 @@
-"""Assignments to attributes of transformers' Trainer that the engine does not follow."""
+"""Assignments to attributes that transformers' Trainer reads, and this Trainer does not."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ REFUSED: dict[str, str] = {
 """Property of the Trainer that a program can set in transformers, but not here -> the reason and the remedy."""
 
 
-def is_refused(trainer: Any, name: str, value: Any) -> bool:
-    """Return False for an attribute that is not in `REFUSED`, and True if the value equals the present value.
+def changes_nothing(trainer: Any, name: str, value: Any) -> bool:
+    """Return whether an assignment changes nothing, because a refused attribute gets the value that it has already.
+
+    For an attribute that is not in `REFUSED`, return False.
 
     Raises:
         AttributeError: if the value of a refused attribute would change.

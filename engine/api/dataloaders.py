@@ -335,7 +335,7 @@ class DataLoaderMethods(LossMethods):
 
     @property
     def _wanted_batch_size(self) -> int:
-        """The number of samples per training batch of this rank with which the next training begins."""
+        """The number of samples in a training batch of this rank when the next training begins."""
         return self._own_batch_size or self.args.train_batch_size
 
     @property

@@ -13,7 +13,7 @@ from ...events.composition import provides
 from ...events.handlers import is_called_as_transformers_does
 from ..arguments import TrainingArguments
 from .accelerator import Accelerator
-from .assignments import LOSSES, is_refused, tell_unread
+from .assignments import LOSSES, changes_nothing, tell_unread
 from .base import TrainerBase
 from .early_attributes import PARTS, PENDING, is_own_property, refuse_other_part
 from .inputs import checked_arguments
@@ -84,7 +84,7 @@ class HFCompatMethods(TrainerBase):
 
     @property
     def neftune_noise_alpha(self) -> float | None:
-        """`args.neftune_noise_alpha`. The next training uses a value that a program sets."""
+        """`args.neftune_noise_alpha`. A program may set this property. The next training uses the new value."""
         return self.args.neftune_noise_alpha
 
     @neftune_noise_alpha.setter
@@ -128,7 +128,7 @@ class HFCompatMethods(TrainerBase):
             if "run" not in vars(self) and is_own_property(type(self), name):
                 vars(self).setdefault(PENDING, {})[name] = value
                 return
-            if "run" in vars(self) and is_refused(self, name, value):
+            if "run" in vars(self) and changes_nothing(self, name, value):
                 return
             if name in LOSSES and "run" in vars(self) and self.run.mode:
                 self._set_late_loss(name, value)

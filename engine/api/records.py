@@ -61,7 +61,7 @@ class SessionRecord:
     randomness: dict[str, Any] = field(default_factory=dict)
     """The RNG states that a resumed run restores before its first batch; empty if the run does not resume."""
     overridden: dict[str, Any] = field(default_factory=dict)
-    """The arguments without effect, because the run resumed: name -> the value of the checkpoint, which applies."""
+    """The arguments that have no effect in a resumed run: name -> the value of the checkpoint, which the run uses."""
     resume_requested: bool = False
     """Whether the caller asked to resume. It is also True if there was no checkpoint to resume from."""
     first_step: int = 0

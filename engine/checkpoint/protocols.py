@@ -213,7 +213,7 @@ class SavableRun(Protocol):
 
     @property
     def overridden(self) -> dict[str, Any]:
-        """The arguments without effect: name -> the value of the checkpoint, which applies instead."""
+        """The arguments that have no effect: name -> the value in the checkpoint. The run uses this value."""
 
     def rng_states(self) -> dict[str, Any]:
         """Return the RNG states, including the states of generators in dataset, collator and sampler."""

@@ -16,8 +16,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory is full.
 
-    It is an error of torch, Python's `MemoryError`, or the error of the operating system if it cannot map a file. Code
-    that explains errors must raise such an error unchanged. For example, the error does not say that a file is damaged.
+    Such an error is an error of torch, Python's `MemoryError`, or an error of the operating system that cannot map a
+    file. Code that explains errors must raise it unchanged, because an explanation such as "the file is damaged" is
+    wrong for it.
     """
     return isinstance(error, MemoryError) or is_out_of_memory(error) or _cannot_map(error)
 

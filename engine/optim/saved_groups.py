@@ -44,10 +44,10 @@ def split_state(
     Without weight decay, the trainer's groups have other sizes than with weight decay. If a callback has
     `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, the trainer always makes the groups with weight decay.
 
-    If the saved run had no weight decay and this run has one, the function divides the saved groups. Otherwise, it
-    returns the state unchanged. It recognizes both cases by the sizes of the groups. Each new group gets the options of
-    the saved group that has its first parameter. The parameters get the numbers 0, 1, ... in the order of the new
-    groups.
+    If the saved run had no weight decay and this run has one, the function divides the saved groups. It recognizes this
+    case by the sizes of the groups. In all other cases, it returns the state unchanged. The first parameter of a new
+    group belongs to a saved group. The new group gets the options of this saved group. The parameters get the numbers
+    0, 1, ... in the order of the new groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.

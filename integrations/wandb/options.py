@@ -20,9 +20,12 @@ MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 OFFLINE = ("offline", "dryrun", "disabled")
 """The modes that do not use the service."""
 
-ON_CHANGE, LOG_MODEL = ("continue", "fork", "new"), ("end", "checkpoint", "best")
+ON_CHANGE = ("continue", "fork", "new")
+"""The allowed values of the field `on_change`."""
+LOG_MODEL = ("end", "checkpoint", "best")
+"""The allowed values of the field `log_model`."""
 WATCH = ("gradients", "parameters", "all")
-"""The values of the fields of the same names."""
+"""The allowed values of the field `watch`."""
 
 ENVIRONMENT = {
     "project": "WANDB_PROJECT",

@@ -60,7 +60,7 @@ TRAINER_OPTIONS = (
 
 
 def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = None, **options: Any) -> Trainer:
-    """Build a trainer of 6 steps, by default of a `Net`.
+    """Build a trainer that trains 6 steps. The default model is a `Net`.
 
     The trainer logs and saves only if a callback or an argument such as `save_steps` requests it.
 

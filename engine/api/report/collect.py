@@ -65,7 +65,7 @@ class RunData:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`step` and `metrics` of each evaluation."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each checkpoint of the run that exists."""
+    """`step`, `bytes`, `time`, `metrics`, `pins` and `problems` of each existing checkpoint of the run."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """`step`, `what`, `by` and `reason` of each evaluation, save, deletion, load of the best model, and stop."""
     costs: dict[str, Any] | None = None

@@ -16,7 +16,8 @@ class LastRun:
     """The last run in a folder."""
 
     run_id: str | None = None
-    """The id of the run; empty if the run ended before it got an id. None if no file has an id: each file counts."""
+    """The id of the run. An empty text if the run ended before it got an id. None if no file has an id. Then all files
+    count as files of the run."""
     began: float = 0.0
     """When the run began, in seconds since 1970; 0 if this is not known."""
     step: int | None = None
@@ -58,7 +59,7 @@ class LastRun:
         return self.step is not None
 
     def owns(self, run_id: str) -> bool:
-        """Return whether a file with this run id is of the run. A file without an id counts."""
+        """Return whether a file with this run id is of the run. For a file without an id, return True."""
         return self.run_id is None or not run_id or run_id == self.run_id
 
     def wrote(self, path: Path) -> bool:
@@ -70,7 +71,8 @@ class LastRun:
     def saved(self, checkpoint: SavedCheckpoint) -> bool:
         """Return whether a checkpoint is of the run.
 
-        The run does not count a checkpoint of a later step that it saved before it resumed from an earlier step.
+        A run may resume from an earlier step than the step of its newest checkpoint. The newer checkpoints then do not
+        count.
         """
         if not self.owns(checkpoint.run_id):
             return False

@@ -1,13 +1,14 @@
-"""The warning about changed arguments without effect: a resume restores the optimizer, the schedule and the seeds.
+"""The warning about changed arguments that have no effect. A resume restores values of the checkpoint instead.
 
-`load_state_dict` of a torch optimizer replaces the options of its parameter groups by the saved options. So does
-`load_state_dict` of a schedule that follows a metric. The other schedules compute the learning rate from the initial
-learning rates, which the optimizer state contains, and from the arguments of the resumed run.
+`load_state_dict` of a torch optimizer replaces the options of its parameter groups by the saved options. In the same
+way, `load_state_dict` of a schedule that follows a metric replaces the options of the schedule. The other schedules
+compute the learning rate from the initial learning rates, which the optimizer state contains, and from the arguments of
+the resumed run.
 
 The order of the training data and the random draws continue from the checkpoint, whatever the seeds are.
 
-A resumed run saves its own arguments. Its checkpoints also store the values that apply in place of arguments without
-effect. So each later resume compares its arguments with the values that apply.
+The checkpoints of a resumed run contain its arguments. For each argument that has no effect, they also contain the
+value that the run uses. Each later resume compares its arguments with these values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ARGUMENTS = {
 """Option of a parameter group -> the arguments that set it. The argument `optim_args` can set every option."""
 
 OVERRIDDEN = "overridden_arguments"
-"""The entry of the trainer state with the values that apply in place of the saved arguments, by argument."""
+"""The key of the trainer state for the values that the run uses instead of its arguments: argument -> value."""
 
 _SEEDS = ("seed", "data_seed")
 
@@ -88,8 +89,8 @@ class OptionWatch:
     def warn(self) -> None:
         """Log one warning if values of the program differ from the checkpoint and have no effect.
 
-        The method also stores the values that apply in the run, for its checkpoints. Call this method after the
-        optimizer and the schedule are restored.
+        The method also stores the values of the checkpoint in the run, so that the next checkpoints contain them. Call
+        this method after the optimizer and the schedule are restored.
         """
         found = list({each.name: each for each in self._overridden()}.values())
         arguments = self.run.args.to_dict()
@@ -149,7 +150,10 @@ class OptionWatch:
             yield Overridden(name, arguments[name], saved.get(name))
 
     def _saved_arguments(self) -> dict[str, Any]:
-        """Return the arguments that apply in the checkpoint; {} if it has none that can be read without unpickling."""
+        """Return the arguments of the run that saved the checkpoint, with the values that this run really used.
+
+        {} if the checkpoint has no arguments that can be read without unpickling.
+        """
         with suppress(OSError, ValueError):
             found = json.loads(self.checkpoint.argument_bytes)
             return {**found, **self.checkpoint.state.get(OVERRIDDEN, {})} if isinstance(found, dict) else {}

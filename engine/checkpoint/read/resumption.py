@@ -49,7 +49,7 @@ class FreshStart:
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Drop the carried states, the RNG states and the overridden arguments of an earlier resume of this trainer.
+        """Prepare a fresh run: drop the states and values that an earlier resume of this trainer has left in the run.
 
         `Resumption` overrides this method. The override restores the optimizer, the callback states, the RNG states and
         the position of the data loader from the checkpoint.

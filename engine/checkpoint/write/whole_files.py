@@ -90,7 +90,7 @@ def whole_model(folder: Path) -> Iterator[Path]:
     If the block fails, the files of an earlier model stay, so no program loads a mixture of two models. Weights of the
     earlier model that the new model does not have are deleted.
 
-    The card is copied to the temporary folder first, because some libraries extend an existing card.
+    The model card (`README.md`) is copied to the temporary folder first. Some libraries extend an existing card.
 
     Args:
         folder: the folder of the model. It is created if necessary.
