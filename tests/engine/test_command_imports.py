@@ -84,3 +84,13 @@ def test_a_command_has_a_help_of_its_own(command: str, capsys: pytest.CaptureFix
         main([command, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: trainbus {command}")
+
+
+def test_the_package_itself_is_the_command(tmp_path: Path) -> None:
+    """`python -m trainbus` works where the script `trainbus` is not on the path."""
+    line = [sys.executable, "-m", "trainbus"]
+    shown = subprocess.run([*line, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert (shown.returncode, shown.stdout.split()[0]) == (0, "trainbus"), shown.stderr
+    wrong = subprocess.run([*line, "statu", "."], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert wrong.returncode == 2
+    assert "status" in wrong.stderr
