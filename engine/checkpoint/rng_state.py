@@ -22,7 +22,8 @@ def cuda_generators() -> tuple[torch.Generator, ...]:
     return tuple(torch.cuda.default_generators) if usable else ()
 
 
-def _can_use_cuda() -> bool:
+def can_use_cuda() -> bool:
+    """Return whether this process can use CUDA: it sees a GPU, and is not a fork of a process that uses CUDA."""
     return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
 
 
@@ -51,7 +52,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    if "cuda" in states and _can_use_cuda():
+    if "cuda" in states and can_use_cuda():
         for index, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, index)
 
