@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from trainbus.engine.data.batches import to_device
 from trainbus.engine.data.streaming_shards import PaddedBatch
 from trainbus.engine.data.workers.startup import WorkerBatch
 from trainbus.engine.distributed.ranks import Ranks
+from trainbus.testing import tiny_trainer
 
 META = torch.device("meta")
 """Stands for a GPU."""
@@ -142,3 +144,14 @@ def test_the_device_of_a_rank_is_the_current_device(
     monkeypatch.setattr("trainbus.engine.distributed.ranks._leave_at_exit", lambda ranks: None)
     Ranks(0, world_size).join(torch.device(device), None, 10)
     assert current == expected
+
+
+def test_a_batch_of_the_program_moves_to_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL calls `_prepare_inputs` with tensors that it has made on the CPU. A program may call `prediction_step`."""
+    moved = []
+    trainer = tiny_trainer(tmp_path)
+    monkeypatch.setattr("trainbus.engine.api.moments.to_device", lambda batch, device: moved.append(device) or batch)
+    batch = trainer.data_collator([trainer.train_dataset[0]])
+    trainer._prepare_inputs(batch)
+    trainer.prediction_step(trainer.model, batch, False)
+    assert moved == [trainer.args.device] * 2
