@@ -31,7 +31,7 @@ from .api.records import SessionRecord, StepRecord
 from .api.services import Services
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
-from .checkpoint.rng_state import random_states, restore_random_states
+from .checkpoint.rng_state import moved_to_device, random_states, restore_random_states
 from .checkpoint.storage import Disk, Storage
 from .data.plan import RunPlan
 from .data.position import Position, Sizes, batch_size_of
@@ -234,16 +234,20 @@ class Run(RunClocks):
     def rng_states(self) -> dict[str, Any]:
         """Return the RNG states of Python, numpy and torch.
 
-        The key `own` has the states of the generators of dataset, collator and sampler.
+        The key `own` has the states of the generators of dataset, collator and sampler. On a GPU, the key `cuda_device`
+        has the index of the device.
         """
-        return {**random_states(), "own": self.services.data_generators().read()}
+        states = {**random_states(), "own": self.services.data_generators().read()}
+        return states if self.device.index is None else {**states, "cuda_device": self.device.index}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
         """Restore the RNG states that `rng_states` returned.
 
-        If a generator in `states` is not found in the dataset, the collator and the sampler, log a warning.
+        If a generator in `states` is not found in the dataset, the collator and the sampler, log a warning. If the run
+        was on another GPU, this GPU gets the state of the other one.
         """
-        restore_random_states(dict(states))
+        now = self.device.index or 0
+        restore_random_states(moved_to_device(dict(states), states.get("cuda_device", now), now))
         if missing := self.services.data_generators().restore(states.get("own", {})):
             logger.warning(
                 "The checkpoint has the states of random generators that dataset, collator and sampler do not have "

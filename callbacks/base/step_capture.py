@@ -86,7 +86,8 @@ class StepCapture:
 
     @order(Stage.PREPARE)
     def on_loss(self, loss: torch.Tensor) -> None:
-        self._losses.append(loss.detach())
+        # A copy, because the next batch of a compiled model may write its loss into the same memory.
+        self._losses.append(loss.detach().clone())
 
     @order(Stage.PREPARE)
     def on_pre_optimizer_step(self, run: Run, grad_norm: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -23,6 +24,36 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
         forward: the new forward.
     """
     return replace_attribute(module, "forward", update_wrapper(forward, module.forward, assigned=(), updated=()))
+
+
+def wrap_forward(module: nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Replace the forward of a module by `wrap(forward)`, and return a function that restores the old forward.
+
+    The copies of the module on other GPUs, which `DataParallel` makes, get the replacement too. Each copy then computes
+    with its own weights. After `replace_forward`, the copies would compute with the weights of the module.
+
+    Args:
+        module: the module.
+        wrap: receives a forward and returns the new forward.
+    """
+    before = module.forward
+    forward: Any = wrap(before)
+    forward.of_copy = lambda copy: wrap(_of_copy(copy, before))
+    return replace_forward(module, forward)
+
+
+def use_own_weights(copy: nn.Module) -> None:
+    """Make the replaced forward of a copy of a module, as `DataParallel` makes it, compute with the copy's weights."""
+    if "forward" in vars(copy):
+        vars(copy)["forward"] = _of_copy(copy, copy.forward)
+
+
+def _of_copy(copy: nn.Module, forward: Any) -> Callable[..., Any]:
+    if hasattr(forward, "of_copy"):
+        of_copy: Callable[..., Any] = forward.of_copy(copy)
+        return of_copy
+    own = isinstance(forward, MethodType) and isinstance(copy, type(forward.__self__))
+    return MethodType(forward.__func__, copy) if own else forward
 
 
 def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -115,8 +115,8 @@ def forget_peak() -> None:
 
     Only Linux can reset the peak of the host memory. On other systems, this peak counts from the start of the process.
     """
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no type for it
+        torch.cuda.reset_peak_memory_stats()  # before CUDA starts, there is no peak, and this call would start it
     with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as peaks:
         peaks.write("5")
 

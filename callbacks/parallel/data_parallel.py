@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel.replicate import replicate
 
 from ...engine.arguments import TrainingArguments
+from ...engine.data.batches import rows_of
 from ...engine.distributed.strategies import Strategy
 from ...engine.run import Run
 from ...events.callback import Callback
@@ -17,8 +20,10 @@ from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ..model.chunked_cross_entropy import ChunkedCrossEntropy
 from ..model.compile_model import Compile
+from ..model.forwards import use_own_weights
 from ..model.gradient_checkpointing import GradientCheckpointing
 from ..model.offload_activations import OffloadActivations
+from ..model.recurrent_memory import RecurrentMemory
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +89,7 @@ def _replaces_forward(callback: Callback) -> bool:
     """Return whether a callback replaces the forward of modules by code that the copies on other GPUs cannot run."""
     if isinstance(callback, GradientCheckpointing):
         return bool(callback.blocks)
-    return isinstance(callback, (ChunkedCrossEntropy, Compile, OffloadActivations))
+    return isinstance(callback, (ChunkedCrossEntropy, Compile, OffloadActivations, RecurrentMemory))
 
 
 class DataParallelModel(nn.Module):
@@ -102,18 +107,32 @@ class DataParallelModel(nn.Module):
         super().__init__()
         self.devices = devices
         self.module = nn.DataParallel(model, device_ids=list(range(devices)))
+        vars(self.module)["replicate"] = self._replicate
+
+    @staticmethod
+    def _replicate(module: nn.Module, devices: Any) -> list[Any]:
+        """Return a copy of the module on each GPU, as the method of torch does."""
+        copies = replicate(module, devices, not torch.is_grad_enabled())
+        for copy in copies:
+            use_own_weights(copy)
+        return copies
 
     def forward(self, *inputs: Any, num_items_in_batch: Any = None, **named: Any) -> Any:
         """Call the model on each part of the batch.
 
         Args:
             *inputs: tensors of shape (samples, ...), possibly in nested lists, tuples or dicts.
-            num_items_in_batch: the number that the model divides its loss by. Each GPU gets an equal part of this
-                number, so the mean of the losses of the GPUs is the loss of the whole batch. None: the model chooses
-                the divisor.
+            num_items_in_batch: the number that the model divides its loss by. Each GPU that gets samples divides by
+                an equal part of this number, so the mean of the losses of the GPUs is the loss of the whole batch.
+                None: the model chooses the divisor.
             **named: keyword inputs, of the same form as `inputs`.
         """
         if num_items_in_batch is not None:
-            part = torch.as_tensor(num_items_in_batch) / self.devices
-            named["num_items_in_batch"] = part.reshape(1).expand(self.devices)
+            parts = self._parts(rows_of([*inputs, *named.values()]))
+            part = torch.as_tensor(num_items_in_batch) / parts
+            named["num_items_in_batch"] = part.reshape(1).expand(parts)
         return self.module(*inputs, **named)
+
+    def _parts(self, rows: int | None) -> int:
+        """Return the number of GPUs that get samples of a batch. torch gives each GPU equally many, except the last."""
+        return self.devices if not rows else len(range(0, rows, math.ceil(rows / self.devices)))

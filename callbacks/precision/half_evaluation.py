@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from ...engine.arguments import TrainingArguments
 from ...engine.data.batches import map_tensors
@@ -17,7 +17,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
-from ..model.forwards import replace_forward
+from ..model.forwards import wrap_forward
 from .mixed_precision import DTYPES
 
 
@@ -62,15 +62,13 @@ class HalfEvaluation(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             return
-        self._restore = replace_forward(run.model, self._with_half_inputs(run.model))
+        self._restore = wrap_forward(run.model, partial(self._with_half_inputs, label_names_of(run.model)))
         for tensor in (*run.model.parameters(), *run.model.buffers()):
             if tensor.is_floating_point():
                 self._full.append((tensor, tensor.data.to("cpu")))
                 tensor.data = tensor.data.to(DTYPES[self.dtype])
 
-    def _with_half_inputs(self, model: nn.Module) -> Callable[..., Any]:
-        forward, labels = model.forward, label_names_of(model)
-
+    def _with_half_inputs(self, labels: Collection[str], forward: Callable[..., Any]) -> Callable[..., Any]:
         def halve(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(DTYPES[self.dtype]) if tensor.dtype == torch.float32 else tensor
 

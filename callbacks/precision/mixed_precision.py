@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +15,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
-from ..model.forwards import replace_forward
+from ..model.forwards import wrap_forward
 
 M = TypeVar("M", bound="MixedPrecision")
 
@@ -88,14 +89,15 @@ class MixedPrecision(Callback):
         return torch.amp.GradScaler(device, init_scale=self.initial_scale)
 
     def _wrap(self, model: nn.Module, device: str) -> None:
-        forward = model.forward
+        def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def in_half_precision(*args: Any, **kwargs: Any) -> Any:
+                with torch.autocast(device, dtype=DTYPES[self.dtype]):
+                    outputs = forward(*args, **kwargs)
+                return to_float32(outputs)
 
-        def in_half_precision(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(device, dtype=DTYPES[self.dtype]):
-                outputs = forward(*args, **kwargs)
-            return to_float32(outputs)
+            return in_half_precision
 
-        self._restore = replace_forward(model, in_half_precision)
+        self._restore = wrap_forward(model, wrap)
 
     def on_close(self) -> None:
         restore, self._restore = self._restore, None

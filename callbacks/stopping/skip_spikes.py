@@ -68,7 +68,8 @@ class SkipSpikes(Callback):
         self._loss = []
 
     def on_loss(self, loss: torch.Tensor) -> None:
-        self._loss.append(loss.detach())
+        # A copy, because the next batch of a compiled model may write its loss into the same memory.
+        self._loss.append(loss.detach().clone())
 
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl) -> None:
         if not self._loss:

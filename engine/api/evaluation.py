@@ -191,10 +191,11 @@ class EvaluationMethods(EvaluationOverrideMethods):
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Return the batch that the model receives. Override this method to change batches.
 
-        The Trainer calls it for each batch. The default returns the batch unchanged, because the batch is already on
-        the device. If a subclass overrides `_prepare_input`, the default calls the override.
+        The Trainer calls it for each batch. The default moves the tensors of the batch to the device with
+        `_prepare_input`. The batches of a loader of the Trainer are there already, but a program may pass its own
+        batches, for example to `prediction_step`.
         """
-        return self._prepare_input(inputs) if "_prepare_input" in self._overridden else inputs
+        return self._prepare_input(inputs)
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.

@@ -81,11 +81,12 @@ class ProcessArguments(Group):
         wrong = [*launch_problems()]
         yield from wrong
         if not wrong and self.world_size > 1 and self.device.type == "cuda":
-            gpus, index = torch.cuda.device_count(), self.local_process_index
+            gpus, index = torch.cuda.device_count(), self.device.index
             if index >= gpus:
                 yield (
                     f"The environment has LOCAL_RANK={index}, but this process sees {gpus} GPU(s); start one process "
-                    "per GPU of the machine, and make all GPUs visible to each process."
+                    "per GPU of the machine, and make all GPUs visible to each process. Or make one GPU visible to "
+                    "each process, with CUDA_VISIBLE_DEVICES."
                 )
 
     @property
@@ -107,12 +108,15 @@ class ProcessArguments(Group):
     def device(self) -> torch.device:
         """The device of this process: its GPU, or the CPU if there is no GPU.
 
-        `use_cpu=True` and the environment variable `ACCELERATE_USE_CPU` also select the CPU.
+        `use_cpu=True` and the environment variable `ACCELERATE_USE_CPU` also select the CPU. If CUDA_VISIBLE_DEVICES
+        names only one GPU, as schedulers set it for each process, the device is this GPU.
         """
         on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         if on_cpu or not torch.cuda.is_available():
             return torch.device("cpu")
-        return torch.device("cuda", self.local_process_index)
+        index = self.local_process_index
+        alone = index > 0 and "CUDA_VISIBLE_DEVICES" in os.environ and torch.cuda.device_count() == 1
+        return torch.device("cuda", 0 if alone else index)
 
     @property
     def n_gpu(self) -> int:

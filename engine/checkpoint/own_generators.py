@@ -15,7 +15,7 @@ from torch import nn
 
 from ...events.errors import CheckpointError
 from .format.codec import encode
-from .rng_state import restore_random_states
+from .rng_state import can_use_cuda, restore_random_states
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +77,10 @@ class OwnGenerators:
     def read(self) -> dict[str, Any]:
         """Return the states of the generators: path of the generator, such as `collator.generator` -> state.
 
-        Generators with a state that a checkpoint cannot save are left out.
+        Generators with a state that a checkpoint cannot save are left out. A process that cannot use CUDA, such as a
+        forked worker, also leaves out the generators of a GPU.
         """
-        states = {path: _saved_state(path, generator) for path, generator in self.found.items()}
+        states = {path: _saved_state(path, each) for path, each in self.found.items() if _is_usable(each)}
         return {path: state for path, state in states.items() if state is not None}
 
     def restore(self, states: Mapping[str, Any]) -> list[str]:
@@ -106,10 +107,10 @@ class OwnGenerators:
         owner = self._holders.get(holder)
         if owner is None or getattr(owner, name, None) is not None:
             return None
-        generator = _new(state)
         try:
+            generator = _new(state)
             setattr(owner, name, generator)
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError, RuntimeError):  # also if this machine lacks the device of the generator
             return None
         self.found[path] = generator
         return generator
@@ -125,6 +126,10 @@ def restore_states(states: dict[str, Any], own: OwnGenerators) -> None:
     """
     restore_random_states(states)
     own.restore(states.get("own", {}))
+
+
+def _is_usable(generator: Any) -> bool:
+    return not isinstance(generator, torch.Generator) or generator.device.type != "cuda" or can_use_cuda()
 
 
 def _is_generator(value: Any) -> bool:

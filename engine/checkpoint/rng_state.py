@@ -22,32 +22,55 @@ def cuda_generators() -> tuple[torch.Generator, ...]:
     return tuple(torch.cuda.default_generators) if usable else ()
 
 
-def _can_use_cuda() -> bool:
+def can_use_cuda() -> bool:
+    """Return whether this process can use CUDA: it sees a GPU, and is not a fork of a process that uses CUDA."""
     return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
 
 
 def random_states() -> dict[str, Any]:
-    """Return the RNG states by name: python, numpy, torch on the CPU, and torch on all CUDA devices."""
+    """Return the RNG states by name: python, numpy, torch on the CPU, and torch on all CUDA devices.
+
+    The key `cuda` is missing if this process does not use CUDA. To read the states would start CUDA, also in each
+    worker of a run on the CPU.
+    """
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
     }
-    if _can_use_cuda():
-        states["cuda"] = torch.cuda.get_rng_state_all()
+    if generators := cuda_generators():
+        states["cuda"] = [generator.get_state() for generator in generators]
     return states
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
     """Restore the RNG states that `random_states` returned.
 
-    The function ignores the states of CUDA devices if there is no such device, and in a forked worker.
+    The function ignores the states of CUDA devices that this process does not see, and those of all CUDA devices in a
+    forked worker.
     """
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    if "cuda" in states and _can_use_cuda():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    if "cuda" in states and can_use_cuda():
+        for index, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, index)
+
+
+def moved_to_device(states: dict[str, Any], before: int, now: int) -> dict[str, Any]:
+    """Return RNG states in which the CUDA device `now` has the state of the device `before`, and the reverse.
+
+    Args:
+        states: the RNG states that `random_states` returned.
+        before: the index of the device that the process used when it read the states.
+        now: the index of the device that the process uses now.
+    """
+    of_devices = [*states.get("cuda", ())]
+    if before == now or before >= len(of_devices):
+        return states
+    of_devices += [of_devices[before]] * (now + 1 - len(of_devices))
+    of_devices[before], of_devices[now] = of_devices[now], of_devices[before]
+    return {**states, "cuda": of_devices}
 
 
 def changed_states(states: dict[str, Any], since: dict[str, Any]) -> dict[str, Any]:

@@ -39,11 +39,7 @@ def map_together(function: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
     if len(parts) > 1:
         _refuse_mixed(parts)
     if isinstance(first, Mapping):
-        items = {key: map_together(function, [part[key] for part in parts]) for key in first}
-        try:
-            return type(first)(items)  # type: ignore[call-arg]
-        except TypeError:  # its class does not accept a dict
-            return items
+        return _as_mapping(type(first), {key: map_together(function, [part[key] for part in parts]) for key in first})
     if isinstance(first, (list, tuple)):
         values = (map_together(function, [part[index] for part in parts]) for index in range(len(first)))
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
@@ -68,17 +64,45 @@ def _kind(value: Any) -> str:
     return f"a value of type {kind.__name__}"
 
 
+def _as_mapping(kind: type[Any], items: dict[Any, Any]) -> Any:
+    """Return a mapping of a class with the given items; a dict if the class does not accept a dict."""
+    try:
+        return kind(items)
+    except TypeError:
+        return items
+
+
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
     """Return the batch with its tensors on `device`.
+
+    An object with a method `to`, such as a `PackedSequence` or a `BatchEncoding`, moves itself.
 
     Args:
         batch: nested data.
         device: the device of the result.
-        non_blocking: whether the host continues while tensors are copied from pinned memory.
+        non_blocking: whether the host continues while tensors are copied from pinned memory. If `device` is the CPU,
+            the host waits, because it may read the copy at once.
     """
     if device.type == "cpu" and _only_cpu():
         return batch
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
+    return _moved(batch, device, non_blocking and device.type != "cpu")
+
+
+def _moved(data: Any, device: torch.device, non_blocking: bool) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=non_blocking)
+    if hasattr(data, "to") and not isinstance(data, type):
+        try:
+            return data.to(device, non_blocking=non_blocking)
+        except TypeError:  # it has no parameter `non_blocking`
+            return data.to(device)
+    if isinstance(data, Mapping):
+        items = {key: _moved(value, device, non_blocking) for key, value in data.items()}
+        return _as_mapping(type(data), items)
+    if isinstance(data, (list, tuple)):
+        values = [_moved(value, device, non_blocking) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
+    return data
 
 
 @cache

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...events.errors import DataError
 from ..distributed.ranks import Ranks
-from .batches import map_tensors, rows_of
+from .batches import rows_of
 from .collators.default import Collator
 from .stream_state import dataset_state, restore_dataset, unresumed
 
@@ -172,7 +172,8 @@ class PaddedBatch:
 
     def pin_memory(self) -> PaddedBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
-        return PaddedBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.padding_rows, self.rows)
+        pinned = pin_memory(self.batch)  # type: ignore[no-untyped-call] # torch has no type for it
+        return PaddedBatch(pinned, self.padding_rows, self.rows)
 
 
 @dataclass

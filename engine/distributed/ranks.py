@@ -50,7 +50,9 @@ class Ranks:
         return self.world_size == 1
 
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
-        """Join the process group. Do nothing in a single process, or if this process is already in a process group.
+        """Join the process group, unless this is a single process or is already in a process group.
+
+        If this process uses CUDA, `device` becomes its current device, as nccl and Triton kernels need it.
 
         After a restart, the launcher's store may still hold keys of the earlier processes. This method ignores these
         keys. Otherwise gloo would read the addresses of dead processes from the keys, and wait for these processes.
@@ -63,15 +65,14 @@ class Ranks:
         Raises:
             RankFailure: if a rank does not join, or if the ranks cannot connect in `ATTEMPTS` attempts.
         """
+        _make_current(device, several=not self.single_process)
         if not self.single_process:
             _leave_at_exit(self)
         if not self.single_process and not dist.is_initialized():
             # Import it before the group exists. Otherwise its functions keep the group as a default argument, and
             # still refer to it after `leave`.
-            import torch.distributed.nn
+            import torch.distributed.nn  # noqa: F401
 
-            if device.type == "cuda":
-                torch.cuda.set_device(device)  # nccl sends objects through the current device
             backend = backend or ("nccl" if device.type == "cuda" else "gloo")
             limit = timedelta(seconds=timeout)
             store, _, _ = next(rendezvous("env://", self.rank, self.world_size, timeout=limit))
@@ -125,9 +126,9 @@ class Ranks:
         """Return the sum of a tensor over all ranks. The sum has the shape of the tensor."""
         if self.single_process:
             return tensor
-        total = tensor.clone()
+        total = self._sendable(tensor.clone())
         dist.all_reduce(total)
-        return total
+        return total.to(tensor.device)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
@@ -137,10 +138,10 @@ class Ranks:
         """
         if self.single_process:
             return tensor
-        tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor.contiguous()
-        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor)
-        return torch.cat(parts)
+        own = self._sendable(tensor.reshape(1) if tensor.dim() == 0 else tensor.contiguous())
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(parts, own)
+        return torch.cat(parts).to(tensor.device)
 
     def gather_padded(self, tensor: torch.Tensor, padding: int = -100) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
@@ -178,6 +179,10 @@ class Ranks:
         if not self.single_process and dist.get_backend() == "nccl":
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
+
+    def _sendable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, or a copy on the device of this rank, because nccl cannot send tensors of the CPU."""
+        return tensor.to(self._device) if tensor.is_cpu and self._device.type != "cpu" else tensor
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in order of rank. The values are pickled."""
@@ -277,6 +282,13 @@ def _leave_unless_failed(ranks: Ranks) -> None:
     # After an error the other ranks may wait for this one, and leaving would wait for them.
     if not hasattr(sys, "last_type"):
         ranks.leave()
+
+
+def _make_current(device: torch.device, *, several: bool) -> None:
+    """Make a CUDA device the current device, if there are several ranks or if this process uses CUDA already."""
+    usable = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no type for it
+    if device.type == "cuda" and (several or usable):
+        torch.cuda.set_device(device)
 
 
 def connection_lost(error: BaseException | None) -> bool:

@@ -34,7 +34,7 @@ def run_config(run: Run) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "device": str(run.args.device),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "gpu": torch.cuda.get_device_name(run.args.device) if run.args.device.type == "cuda" else None,
         },
         "distributed": {
             "world_size": run.ranks.world_size,

@@ -265,3 +265,14 @@ def test_a_write_that_fails_does_not_count_towards_the_limit(tmp_path: Path, mon
     # One capsule is new. The limit of 2 leaves room for the capsule of the earlier session.
     assert old.is_dir()
     assert len([*old.parent.iterdir()]) == 2
+
+
+def test_losses_that_share_memory_are_kept_apart(tmp_path: Path) -> None:
+    """A model that is compiled with CUDA graphs writes the loss of each batch into the same memory."""
+    seen: list[list[float]] = []
+    capture = StepCapture(10.0, False, lambda run, reason, numbers: seen.append(numbers["losses"]), lambda: None)
+    loss = torch.tensor(1.0)
+    capture.on_loss(loss)
+    capture.on_loss(loss.fill_(math.inf))
+    capture.on_pre_optimizer_step(net_trainer(tmp_path).run, 1.0)
+    assert seen == [[1.0, math.inf]]

@@ -16,7 +16,10 @@ from trainbus import (
     Compile,
     DataParallel,
     GradientCheckpointing,
+    HalfEvaluation,
+    MixedPrecision,
     OffloadActivations,
+    RecurrentMemory,
     TrainingArguments,
 )
 from trainbus.callbacks.parallel.data_parallel import DataParallelModel
@@ -177,6 +180,60 @@ def test_each_device_divides_by_its_part_of_the_items():
     assert told == [[5.0], [5.0]]
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(8, 4), (9, 3), (3, 3), (1, 1)])
+def test_a_small_batch_is_divided_by_the_devices_that_get_samples(rows: int, parts: int):
+    """torch gives 3 of 4 devices the samples of a batch of 9."""
+    x, y = torch.randn(rows, 3), torch.randn(rows)
+    model = Counting()
+    whole = model(x=x, labels=y, num_items_in_batch=torch.tensor(20.0))["loss"]
+    losses = DataParallelModel(model, 4)(x=x, labels=y, num_items_in_batch=torch.tensor(20.0))["loss"]
+    assert len(losses) == parts
+    assert losses.mean().item() == pytest.approx(whole.item())
+
+
+class Copying(Spread):
+    """Calls copies of the model, as torch does: each copy has its own weights, here one more than those before."""
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        devices = list(range(self.parts))
+        copies = vars(self)["replicate"](self.module, devices)
+        return [copy(*inputs, **named) for copy in copies]
+
+
+def copies_of(module: nn.Module, devices: list[int], detach: bool) -> list[nn.Module]:
+    """Stands for the function of torch that copies a module to GPUs."""
+    made = [module._replicate_for_data_parallel() for _ in devices]
+    for number, copy in zip(devices, made):
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(copy, name, weight + number)
+    return made
+
+
+class Bias(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bias.to(x.dtype) + x
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("half", [MixedPrecision("bf16"), HalfEvaluation("bf16")], ids=lambda each: type(each).__name__)
+def test_half_precision_computes_with_the_weights_of_each_device(
+    half: Any, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(nn, "DataParallel", Copying)
+    monkeypatch.setattr("trainbus.callbacks.parallel.data_parallel.replicate", copies_of)
+    seen = []
+    callbacks = [half, DataParallel(2)] if before else [DataParallel(2), half]
+    trainer = trainbus.Trainer(Bias(), TrainingArguments(str(tmp_path), use_cpu=True), callbacks=callbacks)
+    trainer.prediction_step = lambda model, inputs, *_, **__: (seen.extend(model(inputs["x"])), (None,) * 3)[1]
+    trainer.evaluate([{"x": torch.ones(())}])
+    assert [value.item() for value in seen] == [1.0, 2.0]
+    assert trainer.model(torch.ones(())).item() == 1.0
+
+
 @pytest.mark.gpu
 def test_two_gpus_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     if torch.cuda.device_count() < 2:
@@ -191,7 +248,13 @@ def test_two_gpus_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 @pytest.mark.parametrize(
     "other",
-    [Compile("eager"), OffloadActivations(), ChunkedCrossEntropy(), GradientCheckpointing(blocks=("Linear",))],
+    [
+        Compile("eager"),
+        OffloadActivations(),
+        ChunkedCrossEntropy(),
+        GradientCheckpointing(blocks=("Linear",)),
+        RecurrentMemory(),
+    ],
     ids=lambda other: type(other).__name__,
 )
 def test_callbacks_that_replace_a_forward_are_refused_on_several_gpus(tmp_path: Path, other: Any) -> None:

@@ -56,6 +56,7 @@ def test_the_environment_wins_over_the_option(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_each_process_needs_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -66,6 +67,17 @@ def test_each_process_needs_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
             continue
         with pytest.raises(ArgumentError, match=r"LOCAL_RANK=3, but this process sees 1 GPU\(s\)"):
             TrainingArguments("out")
+
+
+def test_a_scheduler_may_show_each_process_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert str(TrainingArguments("out").device) == "cuda:0"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ArgumentError, match=r"LOCAL_RANK=3, but this process sees 2 GPU\(s\)"):
+        TrainingArguments("out")
 
 
 def test_accelerate_may_have_it_on_the_cpu(monkeypatch: pytest.MonkeyPatch):

@@ -161,3 +161,27 @@ def test_a_generator_that_the_program_no_longer_has_is_warned_of(
     with caplog.at_level(logging.WARNING):
         trained(tmp_path, default_data_collator).train(resume_from_checkpoint=True)
     assert caplog.text.count("that dataset, collator and sampler do not have now: collator.generator") == 1
+
+
+class OfGPU(torch.Generator):
+    """Stands for the generator of a GPU, in a forked worker."""
+
+    device = torch.device("cuda", 3)
+
+    def get_state(self) -> torch.Tensor:
+        raise RuntimeError("CUDA error: initialization error")
+
+
+def test_a_forked_worker_does_not_read_the_generator_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    own = OwnGenerators({"collator": {"here": torch.Generator(), "gpu": OfGPU()}})
+    assert [*own.read()] == ["collator.here"]
+
+
+def test_the_generator_of_a_gpu_that_the_machine_lacks_is_reported() -> None:
+    class Owner:
+        generator: Any = None
+
+    saved = {"kind": "torch", "device": "cuda:3", "state": torch.zeros(16, dtype=torch.uint8)}
+    assert OwnGenerators({"collator": Owner()}).restore({"collator.generator": saved}) == ["collator.generator"]

@@ -1048,3 +1048,12 @@ def test_an_error_before_the_training_fails_a_run_that_started_early(tmp_path):
     assert "no data" in done.stderr
     [segment] = segments(tmp_path)
     assert segment.exit_code == 1
+
+
+def test_the_config_of_a_run_on_the_cpu_names_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainbus.integrations.wandb.config import run_config
+    from trainbus.testing import tiny_trainer
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "a GPU")
+    assert run_config(tiny_trainer(tmp_path).run)["environment"]["gpu"] is None
