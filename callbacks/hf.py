@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -215,11 +216,16 @@ class EarlyStoppingCallback(ExportableState, Callback):
             control: the flags.
             metric_value: the value of `metric_for_best_model`.
         """
+        if self._best is None and math.isnan(metric_value):
+            # As in transformers, the first evaluation starts the count, and any number is better than NaN.
+            self._best = -math.inf if args.greater_is_better else math.inf
+            return
         rule = StopRule(
             full_name(str(args.metric_for_best_model)),
             bool(args.greater_is_better),
             self.early_stopping_patience,
             self.early_stopping_threshold or 0.0,
+            finite=False,  # as in transformers, NaN counts as an evaluation without improvement
             best=self._best,
             waited=self.early_stopping_patience_counter,
         )

@@ -178,6 +178,36 @@ def test_early_stopping_counts_and_exports_as_in_transformers(tmp_path: Path) ->
     assert exported[0] == exported[1]
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("greater", [True, False])
+@pytest.mark.parametrize(
+    "values",
+    [[NAN, 1, 2, 3, 4, 5], [1, NAN, 2, NAN, 3, 4], [1, NAN, NAN, 2, 3, 4], [NAN, NAN, NAN, 1, 2, 3], [INF, 3, -INF]],
+    ids=str,
+)
+def test_early_stopping_counts_values_that_are_not_finite_as_transformers(
+    values: list[float], greater: bool, tmp_path: Path
+) -> None:
+    ends = []
+    for library in (transformers, trainbus):
+        stopping, signed = library.EarlyStoppingCallback(2), iter(values if greater else [-value for value in values])
+        trainer = built(
+            tmp_path / library.__name__,
+            stopping,
+            library=library,
+            max_steps=len(values),
+            eval_steps=1,
+            metric_for_best_model="score",
+            greater_is_better=greater,
+        )
+        trainer.compute_metrics = lambda prediction, signed=signed: {"score": next(signed)}
+        trainer.train()
+        ends.append((trainer.state.global_step, stopping.early_stopping_patience_counter))
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.parametrize("library", [transformers, trainbus])
 def test_early_stopping_of_a_subclass_decides_by_its_own_rule(library: Any, tmp_path: Path) -> None:
     class Impatient(library.EarlyStoppingCallback):
