@@ -244,7 +244,7 @@ class Run(RunClocks):
         """Restore the RNG states that `rng_states` returned.
 
         If a generator in `states` is not found in the dataset, the collator and the sampler, log a warning. If the run
-        was on another GPU, this GPU gets the state of the other one.
+        was on another GPU before, this GPU gets the state of that GPU.
         """
         now = self.device.index or 0
         restore_random_states(moved_to_device(dict(states), states.get("cuda_device", now), now))

@@ -29,8 +29,8 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
 def wrap_forward(module: nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
     """Replace the forward of a module by `wrap(forward)`, and return a function that restores the old forward.
 
-    The copies of the module on other GPUs, which `DataParallel` makes, get the replacement too. Each copy then computes
-    with its own weights. After `replace_forward`, the copies would compute with the weights of the module.
+    `DataParallel` copies the module to other GPUs. The copies get the new forward too, and each copy computes with its
+    own weights. With `replace_forward`, the copies would compute with the weights of the original module.
 
     Args:
         module: the module.
@@ -43,7 +43,10 @@ def wrap_forward(module: nn.Module, wrap: Callable[[Callable[..., Any]], Callabl
 
 
 def use_own_weights(copy: nn.Module) -> None:
-    """Make the replaced forward of a copy of a module, as `DataParallel` makes it, compute with the copy's weights."""
+    """Let a copy of a module compute with its own weights, if the forward of the module was replaced.
+
+    `DataParallel` makes such copies.
+    """
     if "forward" in vars(copy):
         vars(copy)["forward"] = _of_copy(copy, copy.forward)
 

@@ -108,8 +108,8 @@ class ProcessArguments(Group):
     def device(self) -> torch.device:
         """The device of this process: its GPU, or the CPU if there is no GPU.
 
-        `use_cpu=True` and the environment variable `ACCELERATE_USE_CPU` also select the CPU. If CUDA_VISIBLE_DEVICES
-        names only one GPU, as schedulers set it for each process, the device is this GPU.
+        `use_cpu=True` and the environment variable `ACCELERATE_USE_CPU` also select the CPU. Some schedulers set
+        CUDA_VISIBLE_DEVICES so that each process sees only one GPU. The device is then this GPU.
         """
         on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         if on_cpu or not torch.cuda.is_available():

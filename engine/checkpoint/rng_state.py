@@ -30,8 +30,8 @@ def can_use_cuda() -> bool:
 def random_states() -> dict[str, Any]:
     """Return the RNG states by name: python, numpy, torch on the CPU, and torch on all CUDA devices.
 
-    The key `cuda` is missing if this process does not use CUDA. To read the states would start CUDA, also in each
-    worker of a run on the CPU.
+    The key `cuda` is missing if this process does not use CUDA. Reading the states of CUDA devices would start CUDA,
+    even in the workers of a run on the CPU.
     """
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -46,8 +46,8 @@ def random_states() -> dict[str, Any]:
 def restore_random_states(states: dict[str, Any]) -> None:
     """Restore the RNG states that `random_states` returned.
 
-    The function ignores the states of CUDA devices that this process does not see, and those of all CUDA devices in a
-    forked worker.
+    The function ignores the states of CUDA devices that this process does not see. In a forked worker, it ignores the
+    states of all CUDA devices.
     """
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
@@ -58,7 +58,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def moved_to_device(states: dict[str, Any], before: int, now: int) -> dict[str, Any]:
-    """Return RNG states in which the CUDA device `now` has the state of the device `before`, and the reverse.
+    """Return RNG states in which the CUDA devices `before` and `now` have exchanged their states.
 
     Args:
         states: the RNG states that `random_states` returned.

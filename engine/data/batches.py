@@ -75,7 +75,7 @@ def _as_mapping(kind: type[Any], items: dict[Any, Any]) -> Any:
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
     """Return the batch with its tensors on `device`.
 
-    An object with a method `to`, such as a `PackedSequence` or a `BatchEncoding`, moves itself.
+    If an object has a method `to`, such as a `PackedSequence` or a `BatchEncoding`, the function calls this method.
 
     Args:
         batch: nested data.
