@@ -12,7 +12,7 @@ import torch
 
 from ...engine.api.report.collect import collect
 from ...engine.api.report.page import render
-from ...engine.commands.report import write_page
+from ...engine.commands.output_files import write_file
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import RankFailure
@@ -45,7 +45,7 @@ class Report(Callback):
         folder = run.args.output_path
         folder.mkdir(parents=True, exist_ok=True)
         path = run.args.resolved(self.path) if self.path else folder / "report.html"
-        write_page(path, render([collect(folder, live_values(run))], self.title))
+        write_file(path, render([collect(folder, live_values(run))], self.title))
 
 
 def live_values(run: Run) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def _read_wrap(options: FSDPOptions, config: Mapping[str, Any]) -> tuple[str, ..
 
 def _config_of(given: Any) -> dict[str, Any]:
     if isinstance(given, str) and given:
-        with open(os.path.expanduser(given), encoding="utf-8") as file:
+        with open(os.path.expanduser(given), encoding="utf-8-sig") as file:
             given = json.load(file)
         if not isinstance(given, dict):
             raise ValueError("the file must contain a JSON object")

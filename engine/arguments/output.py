@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._base import Group, arg
+from ._base import Group, arg, must
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -19,6 +20,12 @@ class OutputArguments(Group):
         "is the home folder.",
         path=True,
     )
+
+    def problems(self) -> Iterator[str]:
+        # An empty text is often a shell variable that is not set. As a path, it would be the working folder.
+        yield from must(
+            self, lambda folder: folder != "", "set it to the path of a folder, such as '.' or 'outputs'", "output_dir"
+        )
 
     @property
     def output_path(self) -> Path:

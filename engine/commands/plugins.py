@@ -13,6 +13,7 @@ from ...events.contract import CONTRACT, fits_contract
 from ...events.installed import COMMAND_GROUP, Plugin, duplicates, installed, manifest_of
 from . import COMMANDS
 from .json_output import print_json, versioned
+from .output_files import write_file
 
 _ACTIONS = ("list", "manifest")
 
@@ -179,6 +180,6 @@ def _manifest(options: argparse.Namespace) -> int:
     if options.only_print:
         print(text, end="")
     else:
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text)
         print(f"wrote {path}. Ship it with the package: list *.json in its package data.")
     return 0

@@ -15,6 +15,7 @@ from ..api.preview.result import Preview
 from .first_training import at_first_training
 from .json_output import print_json, versioned
 from .option_order import own_first
+from .output_files import write_file
 from .preview_batch import batch_of
 
 _VALUES = ("--out", "--against", "--metric", "--set", "--stream-rows")
@@ -106,7 +107,7 @@ def _preview(options: argparse.Namespace) -> int:
     status = 1 if shown.batch.get("error") else 0
     found = shown.changed or shown.preview
     if options.out is not None:
-        options.out.write_text(found.to_json() + "\n", encoding="utf-8")
+        write_file(options.out, found.to_json() + "\n")
     if kept is not None:
         lines = kept.differences(found)
         if options.json:

@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ...events.errors import ArgumentError
+from ...events.errors import ArgumentError, nearest
 from ...events.recording.difference import Difference, first_difference, text_of
 from ...events.recording.files import Recording, file_name, find, read
 from ...events.recording.perfetto import chrome_trace
 from ...events.recording.rows import rows_of
 from ..checkpoint.read.listing import last_run
 from .json_output import print_json, versioned
+from .output_files import write_file
 
 _REQUEST = ("step", "flag", "action", "event", "reason")
 """The fields of a ledger entry in the JSON of `replay`."""
@@ -76,7 +77,7 @@ def _trace(options: argparse.Namespace) -> int:
     if options.perfetto is not None:
         recordings = [read(path) for path in _of_all_ranks(options.recording)]
         trace = chrome_trace(recordings)
-        options.perfetto.write_text(json.dumps(trace), encoding="utf-8")
+        write_file(options.perfetto, json.dumps(trace))
         print(f"{len(trace['traceEvents'])} events written to {options.perfetto}. Open it in https://ui.perfetto.dev.")
         return 0
     rows = rows_of(recording.records)
@@ -155,11 +156,16 @@ def _callback(text: str) -> Any:
     Raises:
         ArgumentError: if the text has another form, or if the class cannot be imported or called.
     """
-    module, _, call = text.partition(":")
+    module, colon, call = text.partition(":")
+    if not colon or not call or not all(map(str.isidentifier, module.split("."))):
+        raise ArgumentError(
+            f"--callback {text!r} does not have the form module:Class. Write it as my_module:Watch(limit=3), with the "
+            "name of a module that Python can import here, not a path."
+        )
     try:
         tree = ast.parse(call, mode="eval").body
         function = tree.func if isinstance(tree, ast.Call) else tree
-        if not module or not isinstance(function, ast.Name):
+        if not isinstance(function, ast.Name):
             raise ValueError("it is not module:Class(option=value)")
         options = {each.arg: ast.literal_eval(each.value) for each in getattr(tree, "keywords", ())}
         values = [ast.literal_eval(each) for each in getattr(tree, "args", ())]
@@ -167,9 +173,14 @@ def _callback(text: str) -> Any:
         raise ArgumentError(f"--callback {text!r}: {error}. Write it as my_module:Watch(limit=3).") from error
     sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), function.id)
-    except (ImportError, AttributeError) as error:
+        imported = importlib.import_module(module)
+    except ImportError as error:
         raise ArgumentError(f"--callback {text!r}: {error}.") from error
+    try:
+        found = getattr(imported, function.id)
+    except AttributeError as error:
+        known = nearest(function.id, dir(imported))
+        raise ArgumentError(f"--callback {text!r}: the module has no {function.id!r}{known}") from error
     if not callable(found):
         raise ArgumentError(f"--callback {text!r}: {found!r} is not a class. Name a class of callbacks.")
     try:

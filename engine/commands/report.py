@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from ...events.errors import ArgumentError
 from .json_output import print_json
+from .output_files import write_file
 
 
 def add_to(commands: Any) -> None:
@@ -41,25 +41,14 @@ def _report(options: argparse.Namespace) -> int:
         print_json(report_data(runs))
         return 0
     if options.png is not None:
-        from ..api.report.images import write_png
+        from ..api.report.images import png_of
 
-        write_png(runs, options.png)
+        write_file(options.png, png_of(runs))
         print(f"wrote {options.png}")
         return 0
     from ..api.report.page import render
 
     out = options.out or options.folders[0] / "report.html"
-    write_page(out, render(runs, options.title))
+    write_file(out, render(runs, options.title))
     print(f"wrote {out}")
     return 0
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write a page atomically: at any time, the file has either the old page or the complete new page."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

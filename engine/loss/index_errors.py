@@ -18,6 +18,7 @@ from ..data.loader import Loader
 from ..data.samplers import BatchedSampler, ShuffledSampler
 from ..data.streaming_shards import StreamShard
 from .dtype_errors import dtype_note
+from .gradient_errors import gradient_note
 from .left_out import explain_left_out
 from .target_errors import CLASSES, FUNCTIONAL, target_note
 
@@ -87,7 +88,8 @@ def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
     Other errors are raised unchanged, but may get a note. A note can give the common cause of a CUDA error, say that
-    each sample looks like a whole batch, name the tensors with a wrong data type or shape, or name columns of texts.
+    each sample looks like a whole batch, name the tensors with a wrong data type or shape, give the usual causes of a
+    loss without a gradient, or name columns of texts.
     For a `ModelError`, the names of columns of texts become the end of the message.
 
     Raises:
@@ -110,7 +112,7 @@ def indices_explained(run: Run) -> Iterator[None]:
                 f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
                 f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
-        if text := target_note(error) or dtype_note(run, error):
+        if text := target_note(error) or dtype_note(run, error) or gradient_note(run, error):
             note(error, text)
         if isinstance(error, ModelError):
             _explain_left_out(run, error)

@@ -305,6 +305,11 @@ class Objective:
             or getattr(model, "gathers_losses", False)
         ):
             return loss
+        if isinstance(loss, (int, float)):
+            raise ModelError(
+                f"{type(model).__name__} returned the loss {loss!r}, which is a number without a gradient. Return the "
+                "tensor, without `.item()` or `float()`."
+            )
         got = f"the keys {described(outputs)}" if isinstance(outputs, Mapping) else described(outputs)
         expected = ", ".join(self.label_names) or "-"
         raise ModelError(

@@ -82,7 +82,7 @@ def read_config(given: Any) -> dict[str, Any]:
         )
     path = Path(given).expanduser()
     try:
-        config = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=lambda pairs: _unique(pairs, path))
+        config = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, path))
     except OSError as error:
         raise ArgumentError(f"DeepSpeed's configuration {path} cannot be read: {error.strerror}.") from error
     except ArgumentError:

@@ -509,6 +509,9 @@ def test_the_command_replays_a_callback_of_a_module(
         ("replayed_rules:Watch", "missing 1 required positional argument: 'step'"),
         ("replayed_rules:Watch(limit=5)", "Watch takes no 'limit'. It takes: step. Write it as my_module:Watch"),
         ("math:pi", "is not a class"),
+        ("replayed_rules", "does not have the form module:Class"),
+        ("../replayed_rules:Watch(step=5)", "does not have the form module:Class"),
+        ("replayed_rules:Wach(step=5)", "the module has no 'Wach'; did you mean 'Watch'?"),
         ("trainbus:EarlyStopping(patience=0)", "patience"),
     ):
         assert main(["replay", str(plain), "--callback", call]) == 2, call

@@ -185,3 +185,49 @@ def test_integers_in_a_batch_of_tensors(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_path(method: str, folder: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=rf"{method}\(output_dir=.*is not a path. Pass the folder as a text"):
         getattr(regression_trainer(tmp_path), method)(folder)
+
+
+class Loses(nn.Module):
+    """A model whose loss loses its gradient in `ending`."""
+
+    def __init__(self, ending: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+        self.ending = ending
+        self.kept = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"loss": self.ending(self.linear(x[:, None]).square().mean())}
+
+
+@pytest.mark.parametrize("end", [torch.Tensor.item, lambda loss: int(loss.item())])
+def test_a_loss_that_is_a_number(tmp_path: Path, end: Callable[[torch.Tensor], Any]) -> None:
+    trainer = Trainer(Loses(end), arguments(tmp_path), train_dataset=[{"x": 1.0}] * 8)
+    with pytest.raises(
+        ModelError, match=r"Loses returned the loss [\d.]+, which is a number without a gradient\. Return"
+    ):
+        trainer.train()
+
+
+def notes_of(trainer: Trainer) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        trainer.train()
+    return " ".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+
+
+def test_a_loss_without_a_gradient(tmp_path: Path) -> None:
+    for end in (torch.Tensor.detach, lambda loss: torch.tensor(loss.item())):
+        trainer = Trainer(Loses(end), arguments(tmp_path), train_dataset=[{"x": 1.0}] * 8)
+        assert "The loss depends on no trainable weight." in notes_of(trainer)
+
+
+def test_a_graph_that_is_used_twice(tmp_path: Path) -> None:
+    model = Loses(lambda loss: loss)
+
+    def add(loss: torch.Tensor) -> torch.Tensor:
+        model.kept = model.kept + loss
+        return model.kept.sum()
+
+    model.ending = add
+    trainer = Trainer(model, arguments(tmp_path), train_dataset=[{"x": 1.0}] * 8, eval_dataset=None)
+    assert "A tensor of an earlier step is part of the loss" in notes_of(trainer)

@@ -18,7 +18,7 @@ from support.models import Regression
 from support.trainers import regression_trainer
 from trainbus import Callback, ControlFile, JsonLines, StatusFile, TrainingArguments
 from trainbus.engine.checkpoint.write import disk_space
-from trainbus.events.errors import CheckpointError
+from trainbus.events.errors import ArgumentError, CheckpointError
 
 SAVES = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
 
@@ -170,3 +170,10 @@ def test_a_callback_that_is_added_later_finds_the_folder(tmp_path: Path) -> None
 def test_a_trainer_without_such_callbacks_creates_no_folder(tmp_path: Path) -> None:
     regression_trainer(tmp_path / "run", callbacks=[Steps()])
     assert not (tmp_path / "run").exists()
+
+
+def test_an_empty_name_is_refused_and_a_dot_is_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"`output_dir` is ''; set it to the path of a folder, such as '\.'"):
+        TrainingArguments("")
+    assert TrainingArguments(".").output_path.samefile(tmp_path)

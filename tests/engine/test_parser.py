@@ -782,3 +782,26 @@ def test_the_parser_of_transformers_says_which_parser_reads_these_arguments():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     with pytest.raises(TypeError, match="import HfArgumentParser from trainbus"):
         transformers.HfArgumentParser(TrainingArguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"learning_rate": 0.5,\r\n "max_steps": 3}\r\n'),
+        ("a.yaml", "learning_rate: 0.5\r\nmax_steps: 3\r\n"),
+        ("a.args", "--learning_rate 0.5\r\n--max_steps 3\r\n"),
+    ],
+)
+def test_files_of_windows_editors_are_read(tmp_path, name, text):
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (args,) = ArgumentParser(TrainingArguments).parse_args_into_dataclasses([str(tmp_path / name)])
+    assert (args.learning_rate, args.max_steps) == (0.5, 3)
+
+
+def test_configurations_that_arguments_name_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"split_batches": false}')
+    assert TrainingArguments(str(tmp_path), accelerator_config=str(path)).accelerator_config.split_batches is False
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"min_num_params": "many"}')
+    with pytest.raises(ArgumentError, match="min_num_params"):  # the file is read, and its sizes are checked
+        TrainingArguments(str(tmp_path), fsdp=True, fsdp_config=str(path))

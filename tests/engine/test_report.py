@@ -354,10 +354,10 @@ def test_png_needs_matplotlib_and_says_so(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.backends.backend_agg", None)
-    from trainbus.engine.api.report.images import write_png
+    from trainbus.engine.api.report.images import png_of
 
     with pytest.raises(MissingExtra, match=r"trainbus\[report\]"):
-        write_png([collect(runs / "one")], out)
+        png_of([collect(runs / "one")])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 from ....events.errors import ArgumentError, MissingExtra
@@ -12,8 +12,8 @@ from .collect import RunData
 from .page import charts_of, unique_names
 
 
-def write_png(runs: Sequence[RunData], path: Path) -> None:
-    """Write the curves of runs over steps to the PNG file `path`, with 200 dots per inch.
+def png_of(runs: Sequence[RunData]) -> bytes:
+    """Return the curves of runs over steps as a PNG image, with 200 dots per inch.
 
     Raises:
         MissingExtra: if matplotlib is not installed.
@@ -43,4 +43,6 @@ def write_png(runs: Sequence[RunData], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if index == 1 and len(runs) > 1:
             axes.legend(fontsize=7, frameon=False)
-    figure.savefig(path, dpi=200, format="png")
+    image = BytesIO()
+    figure.savefig(image, dpi=200, format="png")
+    return image.getvalue()
