@@ -11,8 +11,8 @@ from ...events.errors import ArgumentError
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file atomically: at any time, the file has either the old or the complete new content.
 
-    Missing folders are created. A link stays a link. What is not a regular file, such as `/dev/stdout` or a pipe, gets
-    the content directly, because a replacement would remove it.
+    Missing folders are created. If the path is a link, the content goes to the file behind the link. If the path is not
+    a regular file, such as `/dev/stdout` or a pipe, the content is written directly, without a replacement.
 
     Raises:
         ArgumentError: if the file cannot be written. An existing file keeps its content.

@@ -87,10 +87,9 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
-    Other errors are raised unchanged, but may get a note. A note can give the common cause of a CUDA error, say that
-    each sample looks like a whole batch, name the tensors with a wrong data type or shape, give the usual causes of a
-    loss without a gradient, or name columns of texts.
-    For a `ModelError`, the names of columns of texts become the end of the message.
+    Other errors are raised unchanged, but may get a note. A note names a likely cause, such as tensors
+    with a wrong data type or shape, samples that look like whole batches, a loss without a gradient, or columns of
+    texts. For a `ModelError`, the names of columns of texts become the end of the message.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.
