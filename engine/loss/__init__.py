@@ -9,5 +9,5 @@
 | `label_smoothing` | Cross entropy with label smoothing. |
 | `item_counts` | The item count of a step, over which a loss is averaged. |
 | `loss_window` | Sums of training losses between two logs. |
-| `index_errors`, `dtype_errors`, `gradient_errors` | Explanations for errors of torch about indices, data types and gradients. |
+| `index_errors`, `dtype_errors`, `gradient_errors` | Explanations of torch errors about indices, types and gradients. |
 """
