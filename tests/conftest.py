@@ -89,9 +89,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Let `-n auto` start four workers for two cores, because many tests wait for processes that they started."""
+    """Let `-n auto` start three workers for two cores, because many tests wait for processes that they started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + max(2, cores // 2)
+    return cores + cores // 2
 
 
 FROZEN = {"modules": 0}

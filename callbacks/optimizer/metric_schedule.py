@@ -22,8 +22,8 @@ class MetricSchedule(Callback):
     If you pass your own `ReduceLROnPlateau`, or build it in an override of `create_scheduler`, the trainer adds the
     callback. The metric is then `metric_for_best_model`. If this argument is None, the metric is `eval_loss`. For
     another metric, add `MetricSchedule("f1")` to the callbacks. If the schedule needs no metric, the callback does
-    nothing. The callback ignores evaluations before the first step and evaluations outside of training. If the run
-    evaluates twice at the same step, the callback ignores the second evaluation.
+    nothing. The callback ignores evaluations before the first step and evaluations outside of training. If a
+    handler evaluates at a step at which the run also evaluates, the callback uses only the first of the two.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.
@@ -39,6 +39,7 @@ class MetricSchedule(Callback):
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
         self._stepped = 0  # the training step after which the schedule last moved
+        self._by_handler = 0  # the same, for evaluations that a handler makes
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
@@ -63,18 +64,19 @@ class MetricSchedule(Callback):
         return cls(args.metric_for_best_model or DEFAULT_METRIC) if needs_metric(schedule) and not found else None
 
     def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
-        self._stepped = 0
+        self._stepped = self._by_handler = 0
         if needs_metric(lr_scheduler):
             check_measured(self.metric, run, "MetricSchedule")
             if isinstance(self.metric, DefaultMetric):
                 warn_of_best_metric(self.metric, run, "MetricSchedule")
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
-        # An evaluation before the first step measures no training. A second evaluation of the same weights, such as
-        # in a handler, would count as an evaluation without improvement.
-        step = run.state.global_step
-        if run.mode == "train" and step not in (0, self._stepped) and needs_metric(lr_scheduler):
+        # An evaluation before the first step measures no training. With an evaluation in a handler, the same weights
+        # would count twice. Two evaluations of the run itself at one step count twice, as in transformers.
+        step, by_run = run.state.global_step, run.evaluation.repeats
+        counted = step == (self._by_handler if by_run else self._stepped)
+        if run.mode == "train" and step > 0 and not counted and needs_metric(lr_scheduler):
             value = value_of(self.metric, metrics, run, "MetricSchedule")
             if value is not None:
-                self._stepped = step
+                self._stepped, self._by_handler = step, self._by_handler if by_run else step
                 lr_scheduler.step(value)

@@ -98,3 +98,14 @@ def test_a_second_evaluation_of_a_step_does_not_move_it(event, tmp_path):
 
     built.on(event, lambda state: again(state.global_step))
     assert rates(built) == plain
+
+
+def test_each_evaluation_of_the_run_moves_it(tmp_path):
+    """A request and an interval can cause two evaluations at one step. transformers counts both."""
+    once = rates(net_trainer(tmp_path / "once", **PLATEAU, max_steps=8))
+    twice = net_trainer(tmp_path / "twice", **{**PLATEAU, "eval_strategy": "epoch"}, max_steps=8)
+    twice.on("on_step_end", lambda state, control: control.request("evaluate") if state.global_step % 2 == 0 else None)
+    seen = []
+    twice.on("on_evaluate_end", lambda state: seen.append(state.global_step))
+    assert rates(twice) != once
+    assert len(seen) > len(set(seen))
