@@ -81,7 +81,7 @@ class TrainerBase:
         raise NotImplementedError
 
     def _argument_check(self) -> Callable[[], None]:
-        """Return a function that looks for arguments that a handler changed, and that the training does not follow."""
+        """Return a function that warns if a handler has changed an argument, and the change has no effect yet."""
         raise NotImplementedError
 
     def _order_seed(self) -> int:
