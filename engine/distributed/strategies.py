@@ -184,7 +184,7 @@ class Strategy(Enum):
         memory=memory_formulas.fully_sharded,
         variants=fsdp_variants,
         takes_degree=True,
-        limits="All ranks must use the same weights in each step. `auto_find_batch_size`, `bf16_full_eval` and "
+        limits="In each step, the forward must use the same parameters on all ranks. `auto_find_batch_size`, `bf16_full_eval` and "
         "`fp16_full_eval` are refused.",
     )
     FAIRSCALE = StrategyRow(
