@@ -336,7 +336,7 @@ class EventBus:
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
         """Call handlers in the given order. For handlers that fail, see `announce`."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
-        before = speaking.author, speaking.event, speaking.depth
+        before = speaking.author, speaking.event
         if speaking.depth >= DEEPEST:
             raise endless(event, speaking.author)
         speaking.depth += 1
@@ -358,7 +358,8 @@ class EventBus:
                     if answer is not None and answer is not control:
                         control.absorb(answer)
         finally:
-            speaking.author, speaking.event, speaking.depth = before
+            speaking.author, speaking.event = before
+            speaking.depth -= 1  # not the value from before, because other threads may announce at the same time
             marks += (DONE, now())
             if len(marks) > FULL:
                 self.timeline.fold_steps()

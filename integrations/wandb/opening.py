@@ -128,10 +128,14 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
     settings = client_settings(request.settings, timeout, request.finish_timeout, request.stop)
     offline = options.get("mode") in ("offline", "dryrun")
     given = {name: value for name, value in options.items() if not (offline and name == "resume")}
-    # The run becomes `wandb.run`, for code that calls `wandb.log`, unless another run of ours has that place.
-    reinit = "create_new" if wandb.run is not None else None
+    # Without `create_new`, the client would return or finish another open run of this program.
+    reinit = "create_new" if wandb.run is not None or service.has_open_runs() else None
     with _without_error_reports():
-        return wandb.init(**{"config": request.config, "reinit": reinit, **given, "settings": settings})
+        live = wandb.init(**{"config": request.config, "reinit": reinit, **given, "settings": settings})
+    # The run becomes `wandb.run`, for code that calls `wandb.log`, unless another run of ours has that place.
+    if reinit and "reinit" not in given and wandb.run is None:
+        service.make_global(live)
+    return live
 
 
 @contextmanager

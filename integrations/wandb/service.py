@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import wandb
-from wandb.sdk import wandb_setup
+from wandb.sdk import wandb_init, wandb_setup
 from wandb.sdk.lib import module as client_module
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,12 @@ def restart() -> bool:
 def has_open_runs() -> bool:
     """Return whether this program has open runs of wandb."""
     return wandb_setup.singleton().most_recent_active_run is not None
+
+
+def make_global(live: Any) -> None:
+    """Make an open run `wandb.run`, so that functions such as `wandb.log` write to it."""
+    if set_global := getattr(wandb_init, "_set_global_run", None):  # the client has no public function
+        set_global(live)
 
 
 def _process(library: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.data import points
 from support.models import Regression
 from trainbus.events import Event
 from trainbus.events.errors import ArgumentError, HandlerError
+from trainbus.events.stages import Stage
 
 ROWS = points(8)
 
@@ -113,6 +115,32 @@ def test_an_announcement_inside_of_itself_without_end_is_refused(callbacks: Any,
     assert len(getattr(e.value, "__notes__", [])) < 5
     assert trainer.run.control.speaking.depth == 0
     assert trainer.run.mode == ""
+
+
+def test_announcements_of_several_threads_do_not_add_up(tmp_path: Path) -> None:
+    trainer = build(tmp_path)
+    inside, leave = threading.Event(), threading.Event()
+
+    def handler(logs: dict[str, threading.Event]) -> None:
+        logs["inside"].set()
+        assert logs["leave"].wait(10)
+
+    def begin(inside: threading.Event, leave: threading.Event) -> threading.Thread:
+        logs = {"inside": inside, "leave": leave}
+        thread = threading.Thread(target=trainer.run.bus.announce, args=("on_log",), kwargs={"logs": logs})
+        thread.start()
+        assert inside.wait(10)
+        return thread
+
+    trainer.on("on_log", handler, stage=Stage.PREPARE)
+    first = begin(inside, leave)
+    released = threading.Event()
+    second = begin(threading.Event(), released)
+    leave.set()
+    first.join()  # the announcement that began first ends first
+    released.set()
+    second.join()
+    assert trainer.run.control.speaking.depth == 0
 
 
 class EvaluatesInLoop(trainbus.Trainer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -59,6 +60,61 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     write_file(link, "page")
     assert link.is_symlink()
     assert (tmp_path / "pages" / "one.html").read_text() == "page"
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "private.html"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_file(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY])
+def test_a_file_that_cannot_be_replaced_is_written(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    path = tmp_path / "mounted.html"
+    path.write_text("old")
+    write_file(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["mounted.html"]
+    with pytest.raises(ArgumentError, match=os.strerror(number)):
+        write_file(tmp_path / "new.html", "new")
+
+
+def test_a_file_without_permission_to_write_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    path.chmod(0o444)
+    # A read-only file fails for every user but root, who may run the tests.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    write = Path.write_bytes
+
+    def write_bytes(to: Path, data: bytes) -> int:
+        if to == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return write(to, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    with pytest.raises(ArgumentError, match="Permission denied"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_names_and_texts_of_the_command_line_never_end_in_a_traceback(tmp_path: Path) -> None:
+    longest = tmp_path / ("n" * 255)
+    write_file(longest, "a \udcff")  # a byte of the command line that is not UTF-8
+    assert longest.read_text() == "a ?"
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, tmp_path / "null\0byte"):
+        with pytest.raises(ArgumentError, match="cannot be written"):
+            write_file(path, "text")
 
 
 def test_the_error_of_a_folder_names_it(tmp_path: Path) -> None:

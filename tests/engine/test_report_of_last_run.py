@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from support.models import Regression
 from support.processes import environment
 from trainbus import Trainer, TrainingArguments
 from trainbus.engine.api.report.collect import RunData, collect
+from trainbus.engine.api.report.last_run import LastRun
 from trainbus.engine.commands.main import main
 
 PROGRAM = """
@@ -113,3 +115,21 @@ def test_a_resumed_run_has_the_data_of_all_its_sessions(tmp_path: Path) -> None:
     data = collect(tmp_path)
     assert data.curves["loss"].steps == [1, 2, 3, 4]
     assert [each["step"] for each in data.checkpoints] == [2, 4]
+
+
+def test_a_clock_behind_the_clock_of_the_run_hides_no_file(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), max_steps=2, logging_steps=1, report_to="jsonl", use_cpu=True)
+    Trainer(Regression(), args, train_dataset=points(8)).train()
+    for path in tmp_path.rglob("*"):
+        found = path.stat()
+        os.utime(path, (found.st_atime - 7200, found.st_mtime - 7200))
+    data = collect(tmp_path)
+    assert "metrics.jsonl" in data.sources
+    assert not [note for note in data.notes if "earlier run" in note]
+
+
+@pytest.mark.parametrize("value", ["text", None, []])
+def test_times_that_are_not_numbers_are_no_error(value: object, tmp_path: Path) -> None:
+    status = {"status": "done", "step": 2, "epoch": 1.0, "time": 5.0, "host": "", "pid": 1, "run_id": "a"}
+    found = LastRun.of({**status, "began": value}, [{"run": "a", "time": value}], [])
+    assert (found.run_id, found.began, found.step) == ("a", 0.0, 2)

@@ -396,6 +396,29 @@ def test_two_trainings_of_one_process_have_a_run_each(tmp_path):
     assert wandb.run is None
 
 
+def test_a_further_training_does_not_join_the_open_run_of_another_trainer(tmp_path):
+    one, two = build(tmp_path / "a", offline(tmp_path)), build(tmp_path / "b", offline(tmp_path))
+    one.train()
+    two.train()
+    one.train()  # ends the first run, which was `wandb.run`, while the run of the other trainer is open
+    assert wandb.run is one.wandb
+    assert one.wandb.id != two.wandb.id
+    one.end()
+    two.end()
+    assert [segment.steps for segment in segments(tmp_path)] == [[2, 4, 6, 8]] * 3
+    assert wandb.run is None
+
+
+def test_a_training_leaves_a_run_with_create_new_alone(tmp_path):
+    beside = wandb.init(mode="offline", dir=str(tmp_path), reinit="create_new")
+    trainer = build(tmp_path / "a", offline(tmp_path))
+    trainer.train()
+    assert trainer.wandb.id != beside.id
+    trainer.end()
+    beside.log({"loss": 1.0})
+    beside.finish()
+
+
 def test_a_second_training_from_the_start_is_another_run(tmp_path):
     trainer = build(tmp_path, offline(tmp_path))
     trainer.evaluate()

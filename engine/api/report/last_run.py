@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...checkpoint.format.files import RUN_STATUS
 from ...checkpoint.read.saved import SavedCheckpoint
 
 
@@ -43,14 +44,14 @@ class LastRun:
         """
         if status and "run_id" not in status:  # of an earlier release
             return cls()
-        found = [(float(status["time"]), str(status["run_id"]))] if status else []
-        found += [(float(head.get("time") or 0.0), str(head["run"])) for head in heads[-1:] if head.get("run")]
+        found = [(float(status["time"]), str(status["run_id"] or ""))] if status else []
+        found += [(_number(head.get("time")), str(head["run"])) for head in heads[-1:] if head.get("run")]
         found += [(saved.time, saved.run_id) for saved in checkpoints if saved.run_id]
         if not found:
             return cls(run_id or None)
         run_id = run_id or max(found)[1]
-        if status and status["run_id"] == run_id:
-            return cls(run_id, float(status.get("began") or 0.0), int(status["step"]), float(status["time"]))
+        if status and (status["run_id"] or "") == run_id:
+            return cls(run_id, _number(status.get("began")), int(status["step"]), float(status["time"]))
         return cls(run_id)
 
     @property
@@ -63,9 +64,17 @@ class LastRun:
         return self.run_id is None or not run_id or run_id == self.run_id
 
     def wrote(self, path: Path) -> bool:
-        """Return whether the run may have written a file without a run id: the file changed since the run began."""
+        """Return whether the run may have written a file without a run id: the file changed since the run began.
+
+        The clock of a file server may be behind the clock of the run, and an archive may restore file times of another
+        time zone. The status file, which has both times, shows the difference.
+        """
+        began = self.began
+        if self.has_status:
+            with suppress(OSError):
+                began += min(0.0, path.with_name(RUN_STATUS).stat().st_mtime - self.written)
         with suppress(OSError):
-            return path.stat().st_mtime >= self.began
+            return path.stat().st_mtime >= began
         return False
 
     def saved(self, checkpoint: SavedCheckpoint) -> bool:
@@ -80,3 +89,8 @@ class LastRun:
         if not checkpoint.run_id:  # of another library, or of an overridden save
             return not (self.run_id and self.has_status and (left_behind or not self.step))
         return not left_behind or checkpoint.time >= self.written
+
+
+def _number(value: Any) -> float:
+    """Return a time of a file; 0 if it is missing or not a number, for example because a program changed the file."""
+    return float(value) if isinstance(value, (int, float)) else 0.0
