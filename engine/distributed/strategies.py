@@ -184,8 +184,8 @@ class Strategy(Enum):
         memory=memory_formulas.fully_sharded,
         variants=fsdp_variants,
         takes_degree=True,
-        limits="In each step, the forward must use the same parameters on all ranks. `auto_find_batch_size`, `bf16_full_eval` and "
-        "`fp16_full_eval` are refused.",
+        limits="In each step, the forward must use the same parameters on all ranks. `auto_find_batch_size`, "
+        "`bf16_full_eval` and `fp16_full_eval` are refused.",
     )
     FAIRSCALE = StrategyRow(
         name="fairscale",
