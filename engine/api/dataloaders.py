@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -347,16 +348,18 @@ class DataLoaderMethods(LossMethods):
         return self.run.train_batch_size or self._wanted_batch_size
 
     @_train_batch_size.setter
-    def _train_batch_size(self, samples: int) -> None:
+    def _train_batch_size(self, samples: Any) -> None:
+        if self.run.mode and samples == self._train_batch_size:
+            return
         if self.run.mode:
             raise ArgumentError(
                 f"`trainer._train_batch_size` cannot be set during {self.run.mode}(), which has planned its batches "
                 f"already. Set it, or `args.per_device_train_batch_size`, before {self.run.mode}()."
             )
-        if not isinstance(samples, int) or samples < 1:
+        if not isinstance(samples, Integral) or samples < 1:
             raise ArgumentError(f"`trainer._train_batch_size` cannot be {samples!r}. Set an integer of 1 or more.")
-        self._own_batch_size = samples
-        self.run.use_batch_size(samples)
+        self._own_batch_size = int(samples)  # checkpoints store no number of numpy
+        self.run.use_batch_size(self._own_batch_size)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return the number of samples of a loader's dataset.

@@ -128,7 +128,7 @@ class HFCompatMethods(TrainerBase):
             if "run" not in vars(self) and is_own_property(type(self), name):
                 vars(self).setdefault(PENDING, {})[name] = value
                 return
-            if "run" in vars(self) and changes_nothing(self, name, value):
+            if "run" in vars(self) and is_own_property(type(self), name) and changes_nothing(self, name, value):
                 return
             if name in LOSSES and "run" in vars(self) and self.run.mode:
                 self._set_late_loss(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -91,11 +92,8 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
 def _moved(data: Any, device: torch.device, non_blocking: bool) -> Any:
     if isinstance(data, torch.Tensor):
         return data.to(device, non_blocking=non_blocking)
-    if hasattr(data, "to") and not isinstance(data, type):
-        try:
-            return data.to(device, non_blocking=non_blocking)
-        except TypeError:  # it has no parameter `non_blocking`
-            return data.to(device)
+    if callable(getattr(data, "to", None)) and not isinstance(data, type):
+        return _moved_by_itself(data, device, non_blocking)
     if isinstance(data, Mapping):
         items = {key: _moved(value, device, non_blocking) for key, value in data.items()}
         return _as_mapping(type(data), items)
@@ -103,6 +101,20 @@ def _moved(data: Any, device: torch.device, non_blocking: bool) -> Any:
         values = [_moved(value, device, non_blocking) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
     return data
+
+
+def _moved_by_itself(data: Any, device: torch.device, non_blocking: bool) -> Any:
+    """Return an object on `device`, moved by its method `to`."""
+    try:
+        moved = data.to(device, non_blocking=non_blocking)
+    except TypeError:  # it has no parameter `non_blocking`
+        moved = data.to(device)
+    if isinstance(moved, (dict, UserDict)):
+        # The `to` of a BatchEncoding or BatchFeature does not move the tensors in nested dicts, and not all in lists.
+        for key, value in list(moved.items()):
+            if isinstance(value, (dict, UserDict, list, tuple)):
+                moved[key] = _moved(value, device, non_blocking)
+    return moved
 
 
 @cache

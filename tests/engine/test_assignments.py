@@ -6,6 +6,7 @@ import ast
 import inspect
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -243,9 +244,45 @@ def test_every_attribute_of_transformers_can_be_set_to_its_present_value(name, w
         trainer.train()
         return
     trainer.add_callback(At(1, again))
-    fixed = name in ("_train_batch_size", "model", "state")
+    fixed = name in ("model", "state")
     if fixed:
         with pytest.raises(ArgumentError, match=r"cannot be .* during train\(\)"):
             trainer.train()
     else:
         trainer.train()
+
+
+class Named(trainbus.Trainer):
+    """Defines properties that have the names of properties of the Trainer."""
+
+    is_fsdp_enabled = None
+    waiting = False
+
+    @property
+    def push_in_progress(self) -> bool:
+        return self.waiting
+
+    @push_in_progress.setter
+    def push_in_progress(self, waiting: bool) -> None:
+        self.waiting = waiting
+
+
+def test_a_subclass_can_set_properties_of_its_own(tmp_path):
+    arguments = trainbus.TrainingArguments(str(tmp_path), **BASE, **QUIET)
+    trainer = Named(Classifier(), arguments, train_dataset=class_rows())
+    trainer.push_in_progress = True
+    trainer.is_fsdp_enabled = "own"
+    assert trainer.push_in_progress
+    assert trainer.waiting
+    assert trainer.is_fsdp_enabled == "own"
+
+
+def test_the_batch_size_can_be_a_number_of_numpy_and_keep_its_value_during_a_training(tmp_path):
+    trainer = trainer_of(trainbus, tmp_path)
+    trainer._train_batch_size = numpy.int64(2)
+    sizes = []
+    trainer.add_callback(At(1, lambda: setattr(trainer, "_train_batch_size", 2)))
+    trainer.add_callback(At(1, lambda: sizes.append(trainer._train_batch_size)))
+    trainer.train()
+    assert sizes == [2]
+    assert type(trainer.state.train_batch_size) is int

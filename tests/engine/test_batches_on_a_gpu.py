@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data._utils.pin_memory import pin_memory
+from transformers import BatchEncoding, BatchFeature
 
 from trainbus.engine.data import batches
 from trainbus.engine.data.batches import to_device
@@ -44,7 +46,10 @@ class Encoding(UserDict[str, Any]):
     encodings: str = ""
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Encoding:
-        self.data = {name: value.to(device, non_blocking=non_blocking) for name, value in self.data.items()}
+        self.data = {
+            name: value.to(device, non_blocking=non_blocking) if isinstance(value, torch.Tensor) else value
+            for name, value in self.data.items()
+        }
         return self
 
 
@@ -155,3 +160,21 @@ def test_a_batch_of_the_program_moves_to_the_device(tmp_path: Path, monkeypatch:
     trainer._prepare_inputs(batch)
     trainer.prediction_step(trainer.model, batch, False)
     assert moved == [trainer.args.device] * 2
+
+
+@pytest.mark.parametrize("kind", [BatchEncoding, BatchFeature, Encoding])
+@pytest.mark.parametrize("nest", [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, lambda x: [{"a": [x]}]])
+def test_nested_tensors_of_a_batch_class_move_to_a_gpu(kind: Any, nest: Any) -> None:
+    moved = to_device(kind({"labels": nest(torch.ones(2)), "x": torch.ones(2), "names": ["a"]}), META)
+    expected = batches.map_tensors(lambda tensor: tensor.to(META), nest(torch.ones(2)))
+    assert type(moved) is kind
+    assert moved["names"] == ["a"]
+    assert moved["x"].device == META
+    assert repr(moved["labels"]) == repr(expected)
+
+
+def test_an_object_with_a_field_named_to_stays_the_same() -> None:
+    message = SimpleNamespace(to="the reader", sender=None)
+    moved = to_device({"messages": [message], "x": torch.ones(2)}, META)
+    assert moved["messages"] == [message]
+    assert moved["x"].device == META

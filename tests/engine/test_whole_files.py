@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -158,3 +160,74 @@ def test_a_failed_write_leaves_the_earlier_file(what: str, tmp_path: Path) -> No
     assert said.startswith(f"{what} cannot be written to {tmp_path}: ")
     assert contents(tmp_path) == before
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+
+
+class WithLinks(Wide):
+    """Writes links besides its weights."""
+
+    def save_pretrained(self, folder: str) -> None:
+        (Path(folder) / "parts").mkdir()
+        (Path(folder) / "parts" / "one.txt").write_text("one")
+        (Path(folder) / "latest").symlink_to("parts")
+        save_file(self.state_dict(), Path(folder) / "model.safetensors")
+
+
+def test_links_of_a_model_are_kept(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "out", WithLinks())
+    trainer.save_model()
+    trainer.save_model()
+    assert (tmp_path / "out" / "latest").is_symlink()
+    assert (tmp_path / "out" / "latest" / "one.txt").read_text() == "one"
+
+
+def test_a_subfolder_can_be_on_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def one_file_system(source: Any, target: Any) -> None:
+        if Path(target).parent.name == "parts" and Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", one_file_system)
+    trainer_of(tmp_path, WithLinks()).save_model()
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["one.txt"]
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_a_save_of_a_named_adapter_deletes_the_other_weights_of_an_earlier_save(tmp_path: Path) -> None:
+    config = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+    model: Any = peft.get_peft_model(llama(), config, adapter_name="tuned")
+    norm = next(weight for name, weight in model.named_parameters() if "norm" in name)
+    norm.requires_grad_(True)
+    trainer = trainer_of(tmp_path, model)
+    trainer.save_model()
+    assert (tmp_path / "other_weights.safetensors").is_file()
+    norm.requires_grad_(False)
+    trainer.save_model()
+    assert not (tmp_path / "other_weights.safetensors").exists()
+    assert (tmp_path / "tuned" / "adapter_model.safetensors").is_file()
+
+
+def test_pickled_weights_replace_the_weights_of_an_earlier_model(tmp_path: Path) -> None:
+    trainer_of(tmp_path, Wide(), max_shard_size="50KB").save_model()
+    trainer_of(tmp_path, OfTorch()).save_model()
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+def test_a_link_to_a_file_of_the_run_stays(tmp_path: Path) -> None:
+    kept, folder = tmp_path / "kept" / "state.json", tmp_path / "out"
+    kept.parent.mkdir()
+    folder.mkdir()
+    kept.write_text("{}")
+    (folder / "trainer_state.json").symlink_to(kept)
+    trainer_of(folder, Wide()).save_state()
+    assert (folder / "trainer_state.json").is_symlink()
+    assert "global_step" in kept.read_text()
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_link_to_a_device_stays(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").symlink_to("/dev/null")
+    trainer_of(tmp_path, Wide()).save_state()
+    assert Path("/dev/null").is_char_device()
+    assert list(tmp_path.iterdir()) == [tmp_path / "trainer_state.json"]

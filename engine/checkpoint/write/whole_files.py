@@ -12,7 +12,16 @@ from pathlib import Path
 
 from ....events.errors import CheckpointError
 from ...api.console import FULL
-from ..format.files import ADAPTER, BESIDE_ADAPTERS, EXTRA_STATE, INDEX, MODEL, readable_size
+from ..format.files import (
+    ADAPTER,
+    BESIDE_ADAPTERS,
+    EXTRA_STATE,
+    INDEX,
+    MODEL,
+    PICKLED_INDEX,
+    PICKLED_MODEL,
+    readable_size,
+)
 from .disk_errors import errno_of, is_disk_error, reason_of_disk_error
 from .disk_space import bytes_free
 
@@ -63,7 +72,9 @@ def _remedy(error: Exception) -> str:
 def whole_file(path: Path, what: str) -> Iterator[Path]:
     """Return a temporary path to write to. After the `with` block, the file replaces `path`.
 
-    If the block fails, an existing file `path` stays. The folder is created if necessary.
+    If the block fails, an existing file `path` stays. The folder is created if necessary. If `path` is a link, the file
+    behind the link is replaced, and the link stays. If `path` is not a regular file, such as a link to `/dev/null`, the
+    block writes to it directly.
 
     Args:
         path: the path of the file.
@@ -72,12 +83,16 @@ def whole_file(path: Path, what: str) -> Iterator[Path]:
     Raises:
         CheckpointError: if the file cannot be written.
     """
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    target = path.resolve()
+    unfinished = target.with_name(f".{os.getpid()}.{target.name}")
     with disk_errors_explained(what, path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not (target.is_file() or target.is_dir()) and target.exists():
+            yield path
+            return
         try:
             yield unfinished
-            os.replace(unfinished, path)
+            os.replace(unfinished, target)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
@@ -107,18 +122,29 @@ def whole_model(folder: Path) -> Iterator[Path]:
 
 
 def _move(source: Path, folder: Path) -> None:
-    """Move all files of a folder to another folder, and delete weights of an earlier model there.
+    """Move all files and links of a folder to another folder, and delete weights of an earlier model there.
 
     The index moves last. Until then, no program finds the new weights through it.
     """
-    files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file()]
+    files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file() or path.is_symlink()]
     new = {path.as_posix() for path in files}
     for path in _replaced(folder, new):
         if path.name not in new:
             path.unlink(missing_ok=True)
     for path in sorted(files, key=lambda path: path.name == INDEX):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source / path, folder / path)
+        _replace(source / path, folder / path)
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Move a file. If the folder of the target is a link to another file system, copy the file first."""
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with whole_file(target, "The model") as unfinished:
+            shutil.copy2(source, unfinished)
 
 
 def _replaced(folder: Path, new: set[str]) -> Iterator[Path]:
@@ -127,7 +153,7 @@ def _replaced(folder: Path, new: set[str]) -> Iterator[Path]:
     A save of an adapter does not replace the weights of a whole model in the same folder.
     """
     yield folder / EXTRA_STATE
-    if ADAPTER in new:
+    if any(Path(name).name == ADAPTER for name in new):
         yield folder / BESIDE_ADAPTERS
-    if any(name in (MODEL, INDEX) for name in new):
+    if any(name in (MODEL, INDEX, PICKLED_MODEL, PICKLED_INDEX) for name in new):
         yield from (folder / MODEL, folder / INDEX, *folder.glob(f"{_STEM}-*-of-*.{_SUFFIX}"))
