@@ -95,8 +95,8 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
         """Evaluate at the request of a callback, and return the metrics.
 
         - While an override of `evaluate` runs, the request is a separate evaluation. The `EvaluationRecord` of the
-          override does not get the metrics.
-        - While an override of `_evaluate` runs, its call `super()._evaluate(...)` caused the request. The
+          override does not get its metrics.
+        - While an override of `_evaluate` runs, the request comes from its call of `super()._evaluate(...)`. The
           `EvaluationRecord` of the override gets the metrics.
         """
         outer = self._override
