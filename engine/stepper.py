@@ -56,8 +56,8 @@ class Stepper:
             training_step: forward and backward of one batch.
             count_items: a function that returns the item count of a step, or None if the loss does not use the item
                 count.
-            check_arguments: a function that raises an error or logs a warning if a handler changed arguments that the
-                step does not follow. The step itself follows `max_grad_norm` and `logging_nan_inf_filter`.
+            check_arguments: a function that raises an error or logs a warning if a handler changed an argument and the
+                change has no effect on the step. Changes of `max_grad_norm` and `logging_nan_inf_filter` have effect.
             agree: makes the ranks agree on whether the update is skipped. The default is for a single process, and does
                 nothing.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.

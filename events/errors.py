@@ -33,8 +33,8 @@ class UnknownCallback(SubscriptionError, KeyError):
 class HandlerError(TrainbusError, RuntimeError):
     """A handler makes a forbidden change or call. For example, a handler in REPORT changes weights.
 
-    The training argument `debug="callbacks"` turns on the check for such changes. A handler that calls itself again
-    and again, such as one of `on_evaluate` that evaluates, always raises this error.
+    The training argument `debug="callbacks"` turns on the check for such changes. If a handler calls itself without
+    end, the error is always raised. An example is a handler of `on_evaluate` that calls `evaluate`.
     """
 
 

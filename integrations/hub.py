@@ -321,7 +321,7 @@ class PushToHub(Callback):
 
     @property
     def slowest_write(self) -> float:
-        """The seconds of the slowest push, times the number of pushes for which the end of a training waits."""
+        """The time of all pushes at the end of a training, in seconds, if each takes as long as the slowest push."""
         checkpoints = self.strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
         waiting = len(self._skipped) if self.strategy == HubStrategy.ALL_CHECKPOINTS else min(1, len(self._skipped))
         of_last_save = 0 if self.strategy == HubStrategy.END else 1 + checkpoints

@@ -156,7 +156,7 @@ class _Changes:
         self.end()
 
     def end(self) -> None:
-        """Delete `__getstate__` of the module if all changes are undone. Another object's `__getstate__` stays."""
+        """Delete `__getstate__` of the module if all changes are undone. A `__getstate__` that other code set stays."""
         if not self.hooks and not self.former and vars(self.module).get("__getstate__") is self:
             del vars(self.module)["__getstate__"]
 

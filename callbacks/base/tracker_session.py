@@ -54,10 +54,10 @@ class TrackerSession:
         """Open the tracker's run again, if the user's program has finished it."""
 
     def has(self, step: int) -> bool:
-        """Return whether the service already had the next row of a step when the tracker's run opened.
+        """Return whether the service already had a row when the tracker's run opened.
 
-        Call this method once for each row. The service has all rows of steps before `last_step`. The n-th call for
-        `last_step` returns whether the service had at least n rows of this step.
+        Call this method once for each row, with the step of the row. The service has all rows of steps before
+        `last_step`. The n-th call for `last_step` returns whether the service had at least n rows of this step.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)

@@ -371,9 +371,9 @@ def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
 
 
 def _ends_with_epoch(run: Run) -> bool:
-    """Return whether the run ends after the work at the end of this epoch, and this session still does this work.
+    """Return whether this session ends with the end of this epoch, and has not done the work of the epoch's end yet.
 
-    With `save_strategy="epoch"`, this work saves the step. So an earlier save would be the first of two saves.
+    With `save_strategy="epoch"`, the work of the epoch's end saves the step. An earlier save would save it twice.
     """
     ends, position = run.control.should_training_stop and not run.interrupted(), run.position
     return ends and position is not None and not position.closed and not position.held
@@ -382,8 +382,9 @@ def _ends_with_epoch(run: Run) -> bool:
 def _leave_to_resumed_run(run: Run) -> None:
     """Leave the work at the end of the epoch to the resumed run, if the run is interrupted after this save.
 
-    The saved step is the last step of the epoch. The work would save this step a second time, although a signal or a
-    time limit leaves little time. The last step of the run is an exception, because no session resumes a complete run.
+    The saved step is the last step of the epoch. In this session, the work at the end of the epoch would save the step
+    a second time, although a signal or a time limit leaves little time. The last step of the run is an exception,
+    because no session resumes a complete run.
     """
     position, plan = run.position, run.plan
     if position is None or plan is None or run.state.global_step >= run.state.max_steps:

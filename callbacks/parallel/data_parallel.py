@@ -122,9 +122,9 @@ class DataParallelModel(nn.Module):
 
         Args:
             *inputs: tensors of shape (samples, ...), possibly in nested lists, tuples or dicts.
-            num_items_in_batch: the number that the model divides its loss by. Each GPU with samples divides by an equal
-                part of this number. The mean of the losses of the GPUs is then the loss of the whole batch. None: the
-                model chooses the divisor.
+            num_items_in_batch: the number that the model divides its loss by. If `n` GPUs get samples, each of
+                them divides by an `n`-th of this number. The mean of their losses is then the loss of the whole batch.
+                None: the model chooses the divisor.
             **named: keyword inputs, of the same form as `inputs`.
         """
         if num_items_in_batch is not None:
@@ -134,5 +134,5 @@ class DataParallelModel(nn.Module):
         return self.module(*inputs, **named)
 
     def _parts(self, rows: int | None) -> int:
-        """Return the number of GPUs that get samples of a batch. All get equally many, and the last may get fewer."""
+        """Return the number of GPUs that get samples of a batch. If the batch is small, some GPUs get no sample."""
         return self.devices if not rows else len(range(0, rows, math.ceil(rows / self.devices)))

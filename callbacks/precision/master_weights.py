@@ -62,8 +62,8 @@ class KnownWeights:
     """The XXH3 hashes of weights after the optimizer updated them, to find the weights that other code changed.
 
     A hash costs much less than a comparison with the master weight, and finds each change, also through `weight.data`.
-    A version counter of torch does not count such a change. Without the package xxhash, and for weights that are not
-    contiguous or not on the CPU, there is no hash, and each weight may have changed.
+    A version counter of torch does not count such a change. There is no hash without the package xxhash, and no hash of
+    a weight that is not contiguous or not on the CPU. A weight without a hash counts as changed.
     """
 
     def __init__(self) -> None:

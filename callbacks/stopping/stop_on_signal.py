@@ -76,9 +76,8 @@ class StopOnSignal(Callback):
       session, or while the run saves a checkpoint, the run stops after the next step.
     - If the run saves the last step of an epoch because of the signal, the resumed run does the work that is due at the
       end of this epoch, such as an evaluation.
-    - If the step is saved already, the run does not save it again. The checkpoint of the last step of
-      the run is saved after the end of the epoch. The callback saves the last step even if the run would not save it
-      without the signal.
+    - If the step is saved already, the run does not save it again. The callback also saves the last planned step of the
+      run, even if the run would not save this step without the signal. It saves this step after the end of the epoch.
     - If a signal arrives in `on_train_end`, the callback saves the last step too. It does not save the step if the
       weights have changed since the step, for example because the run has loaded the best model.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.

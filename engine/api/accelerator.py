@@ -253,10 +253,10 @@ class Accelerator(GradientMethods):
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, a loader repeats samples to fill up its last batches. If `input_data` has one result for
-        each sample of the batch that was read last, the method removes the results of repeated samples. All results
-        stay if there are more or fewer, or if the number of repeated samples is unknown, as for some streams. In nested
-        loops over loaders, the batch comes from the inner loader.
+        With several ranks, a loader repeats samples to fill up its last batches. If `input_data` has as many
+        results as the batch that was read last has samples, the method removes the results of repeated samples. With
+        another number of results, all results stay. They also stay if the number of repeated samples is unknown, as for
+        some streams. In nested loops over loaders, the batch comes from the inner loader.
 
         Args:
             input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.

@@ -286,8 +286,8 @@ class CallbackHandler:
         If transformers does not have the event, return `ordered`. If the program did not change this object, return
         `ordered`. A change is a replaced `call_event`, a replaced method of the event, or a set attribute like `model`.
 
-        After a change, one new subscription replaces the handlers of DECIDE that take
-        `(args, state, control, **kwargs)`. The new subscription calls the method of the event on this object.
+        If the program changed this object, one new subscription replaces all handlers that are in the stage DECIDE and
+        take `(args, state, control, **kwargs)`. The new subscription calls the method of the event on this object.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:

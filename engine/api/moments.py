@@ -138,7 +138,7 @@ class MomentMethods(TrainerBase):
 
     @contextmanager
     def _calling(self, name: str) -> Iterator[None]:
-        """Enclose a call of the method `name` by the program. In the block, `_at` does not call an override of it."""
+        """Mark, in a `with` block, that the program itself calls the method `name`. `_at` calls no override then."""
         before, self._called = self._called, self._called | {name}
         try:
             yield
@@ -146,12 +146,12 @@ class MomentMethods(TrainerBase):
             self._called = before
 
     def _is_work(self, name: str, folder: Any = None) -> bool:
-        """Return whether the engine calls the override of the method `name` now.
+        """Return whether the current call of the method `name` belongs to a call by the engine.
 
         Args:
             name: the method.
-            folder: the folder that the method receives. If it is another folder than the folder of the engine, return
-                False.
+            folder: the folder that the method receives. If the engine passed another folder to the override, the
+                program itself makes this call, so return False.
         """
         work = self._works.get(name)
         if work is None or folder is None or not work.arguments:

@@ -227,7 +227,8 @@ class PublishingMethods(SavingMethods, LoadingMethods):
     def _finish_current_push(self) -> None:
         """Wait for the pushes in progress.
 
-        If the engine calls an override, `super()._finish_current_push()` does nothing: the engine waits for the pushes.
+        If the engine calls an override of this method, `super()._finish_current_push()` does nothing. The engine itself
+        waits for the pushes.
         """
         if not self._is_work("_finish_current_push"):
             for publisher in self._publishers():

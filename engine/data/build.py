@@ -235,7 +235,7 @@ def rows_read(loader: Any) -> int | None:
     because a sampler of the user may have no length.
 
     Returns:
-        The number; None if it is unknown, and if each rank reads all samples of a loader of the user.
+        The number. None in two cases: the number is unknown, or each rank reads all samples of a loader of the user.
     """
     size, batches = length_of(getattr(loader, "dataset", None)), getattr(loader, "batch_sampler", None)
     if isinstance(batches, BatchedSampler):

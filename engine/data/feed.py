@@ -119,8 +119,8 @@ class Feed:
         """Restore the RNG states of a resume, if the session resumes at the start of an epoch or at the end of the run.
 
         Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
-        session resumes in the middle of an epoch, `begin` or `take` restores the states. An uninterrupted run does not
-        announce `on_epoch_begin` there, so the draws of its handlers must not count.
+        session resumes in the middle of an epoch, `begin` or `take` restores the states later. They then undo the draws
+        of handlers of `on_epoch_begin`, because an uninterrupted run makes no such draws in the middle of an epoch.
 
         Args:
             batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.

@@ -89,7 +89,8 @@ def indices_explained(run: Run) -> Iterator[None]:
 
     Other errors are raised unchanged, but may get a note. A note names a likely cause, such as tensors
     with a wrong data type or shape, samples that look like whole batches, a loss without a gradient, or columns of
-    texts. For a `ModelError`, the names of columns of texts become the end of the message.
+    texts. If the error is a `ModelError`, the text about columns of texts is a part of its
+    message, and not a note.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.

@@ -161,8 +161,8 @@ def build_optimizer(
             their own default.
         eps: Added to the root of the second moment. For the Adam family only. rmsprop and adagrad use the `eps` of
             `optim_args`, or their own default. adafactor, grokadamw and GaLore use their own default.
-        weight_decay: Decay for groups without the key `weight_decay`. Only schedule_free_* and stable_adamw use this
-            value.
+        weight_decay: The default weight decay of schedule_free_* and stable_adamw, for groups without the key
+            `weight_decay`. Other optimizers do not use it.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
         optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also

@@ -45,9 +45,9 @@ def split_state(
     `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, the trainer always makes the groups with weight decay.
 
     If the saved run had no weight decay and this run has one, the function divides the saved groups. It recognizes this
-    case by the sizes of the groups. In all other cases, it returns the state unchanged. The first parameter of a new
-    group belongs to a saved group. The new group gets the options of this saved group. The parameters get the numbers
-    0, 1, ... in the order of the new groups.
+    case by the sizes of the groups. In all other cases, it returns the state unchanged. A new group gets the options of
+    a saved group: the one that contains the first parameter of the new group. The parameters get the numbers 0, 1, ...
+    in the order of the new groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.

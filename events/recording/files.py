@@ -245,8 +245,8 @@ def length_upto(lines: list[bytes], step: int) -> int:
     If the run did not save at this step, the recording keeps all lines before the first line of a later step.
 
     If the run saved at this step, the recording keeps all lines up to the last save, and the events directly after it.
-    The kept lines end before the first event in `RESTARTS`, or before the first line that is not a single event. Such a
-    line is, for example, a flag write.
+    After the last save, the kept lines end before the first line of one of two kinds: an event in `RESTARTS`, or a line
+    that does not stand for one event, such as a flag write.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

@@ -102,7 +102,7 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return all rows except the `stop` rows before the last one. After these stops, a later session continued."""
+    """Return all rows, but only the last `stop` row. After each earlier stop, a later session continued."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 

@@ -135,8 +135,8 @@ def _metric(given: Any, name: str | None, direction: str) -> dict[str, Any]:
         direction: the direction of the search.
 
     Raises:
-        ArgumentError: if `given` is not a dict, or if its goal is `maximize` and the search minimizes. The goal
-            `minimize` is the default of the space, so `direction="maximize"` replaces it.
+        ArgumentError: if `given` is not a dict, or if its goal is `maximize` and the search minimizes. If its goal is
+            `minimize` and the search maximizes, the sweep maximizes, because `minimize` may be a mere default.
     """
     entry = {} if given is None else given
     example = {"name": "eval/accuracy", "goal": direction}

@@ -228,7 +228,8 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        The tuples are empty because each metric that a callback reads has a curve, see `_curves`.
+        The tuples would name the metrics without an assumed value. They are empty, because `_curves` assumes a value of
+        each metric that a callback reads.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []

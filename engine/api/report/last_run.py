@@ -67,7 +67,7 @@ class LastRun:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
         The clock of a file server may be behind the clock of the run, and an archive may restore file times of another
-        time zone. The status file, which has both times, shows the difference.
+        time zone. The status file contains the time at which the run wrote it, so its file time shows the difference.
         """
         began = self.began
         if self.has_status:

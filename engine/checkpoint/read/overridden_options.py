@@ -150,7 +150,7 @@ class OptionWatch:
             yield Overridden(name, arguments[name], saved.get(name))
 
     def _saved_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the run that saved the checkpoint, with the values that this run really used.
+        """Return the arguments of the run that saved the checkpoint, with the values that were really in use.
 
         {} if the checkpoint has no arguments that can be read without unpickling.
         """

@@ -108,8 +108,8 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
         tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
         gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If True, each CPU tensor
-            is copied into new memory instead of `copies`, and then the original is freed. `copies` keeps its memory
-            between saves, so the next save would hold the optimizer state twice.
+            is copied into new memory, and then the original is freed. With `copies`, which keeps its memory between
+            saves, the next save would have the optimizer state in memory twice.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():
