@@ -114,7 +114,7 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
 def unfollowed(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Iterable[str]) -> list[str]:
     """Return the changed arguments that attached callbacks do not follow, because they were built from earlier values.
 
-    A callback that the program listed is not built from arguments. It may read the arguments itself.
+    Callbacks that the program listed are not built from arguments, so they do not count.
 
     Args:
         bus: the bus of the trainer.

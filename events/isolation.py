@@ -351,15 +351,16 @@ def is_thinned(event: Event) -> bool:
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
     """Raise an error if a callback with `over_budget="thin"` has a handler that must not miss an announcement.
 
-    After such a callback exceeds its time budget, it misses some announcements of an event if
-    `is_thinned(event)` is True.
+    If such a callback exceeds its time budget, the bus no longer calls it at each announcement. This is true for events
+    for which `is_thinned` returns True.
 
     Args:
         owner_id: the id of the callback.
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if the handler of such an event runs in another stage than REPORT.
+        SubscriptionError: if the handler of an event for which `is_thinned` returns True runs in another stage than
+            REPORT.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

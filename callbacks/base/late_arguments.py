@@ -1,4 +1,4 @@
-"""Tell a program that it changes an argument during a training, but the training read this argument when it began."""
+"""Tell a program that a change of an argument during a training has no effect on the training."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LateArguments:
             )
 
     def _concerns_hub(self, name: str) -> bool:
-        """Return whether the run uses the argument, or would use it in transformers."""
+        """Return whether an argument of the Hub matters for this run: a callback reads it, or it is `push_to_hub`."""
         attached = self.run.bus.subscribers.values()
         return name == "push_to_hub" or any(name in getattr(each, "arguments", ()) for each in attached)
 

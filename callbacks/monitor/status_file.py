@@ -274,7 +274,7 @@ class StatusFile(Callback):
     def _newest_metrics(self, steps: int) -> dict[str, Any]:
         """Return the newest value of each name that a session of the run logged.
 
-        A session without a step logs totals that describe no training. They do not replace totals of earlier sessions.
+        If a session makes no step, its totals, such as `train_loss`, do not replace the totals of earlier sessions.
 
         Args:
             steps: the number of steps of this session.

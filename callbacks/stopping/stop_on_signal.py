@@ -208,7 +208,7 @@ class StopOnSignal(Callback):
             self._stop(self._reason)
 
     def _save_last_step(self, run: Run, control: TrainerControl) -> None:
-        """Save the last step of the training, if it is not saved and the weights of all ranks are unchanged since."""
+        """Save the last step, if it is not saved yet and no rank has changed its weights after this step."""
         if not (self.save or run.saves) or _calls_again(run, control):
             return
         kept = run.ranks.gather_numbers(int(bool(self._marks) and self._marks == _marks_of(run)))

@@ -18,10 +18,11 @@ def initialize_accelerate(run: Run) -> None:
 
     Some functions of accelerate, such as `set_seed(seed, device_specific=True)`, raise an error before this
     initialisation. In transformers, the constructor of the Trainer initialises accelerate. Libraries such as TRL rely
-    on this. If a program has initialised accelerate itself, the function does nothing.
+    on this.
 
-    If accelerate does not know all ranks, the function initialises it again: on CPUs, a call of `PartialState()` before
-    the construction of the Trainer finds only its own rank.
+    If a program has initialised accelerate itself, the function does nothing, with one exception: if accelerate does
+    not know all ranks, the function initialises it again. On CPUs, this happens if the program calls `PartialState()`
+    before it builds the Trainer.
     """
     accelerate = imported("accelerate.state")
     if accelerate is None:

@@ -146,9 +146,9 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In any
-        other case, the result is True if one prefix in `prefixes` is also the prefix of one of the trainer's own eval
-        datasets, such as `eval`.
+        The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In all
+        other cases, the metric names decide. The result is True if a metric of the evaluation would have the name of a
+        metric of the trainer's own eval datasets: if a prefix in `prefixes` is one of theirs, such as `eval`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

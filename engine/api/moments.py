@@ -286,10 +286,10 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save as the flags request. The parameters are not used.
+        """Log, evaluate and save as the flags request, if a call by the engine leads to this call.
 
-        If the engine calls an override, `super()._maybe_log_save_evaluate(...)` does this work. If the program itself
-        calls this method, the method does no work.
+        An override that the engine calls reaches this method with `super()._maybe_log_save_evaluate(...)`. If the
+        program itself calls this method, it does nothing. The parameters are not used.
 
         Raises:
             ArgumentError: if the program itself calls this method while `should_log`, `should_evaluate` or

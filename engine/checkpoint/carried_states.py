@@ -34,7 +34,7 @@ class CarriedStates:
     """Copies of the last saved or restored states, for callbacks that the run may unsubscribe."""
 
     def carry(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> list[str]:
-        """Carry the states of a checkpoint, in place of the states before.
+        """Carry the states of a checkpoint. They replace all states that this object carried before.
 
         Args:
             states: the states by callback id.

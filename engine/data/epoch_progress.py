@@ -167,7 +167,7 @@ def divided(rows: int, parts: list[int]) -> dict[int, int]:
         parts: the value of `Loader.parts`: how many ranks read separate parts, and the number of workers of a rank.
 
     Returns:
-        Worker number, from 0 -> number of finished samples, as in `EpochProgress.rows`. Equal on all ranks.
+        The number of finished samples for each worker number 0, 1, ..., as in `EpochProgress.rows`. Equal on all ranks.
     """
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]

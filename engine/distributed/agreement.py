@@ -137,7 +137,11 @@ class Agreement:
         return _after_failures(run, agree)
 
     def _admit(self, late: Iterable[str]) -> None:
-        """Raise an error if callbacks with an id in `late` need an exchange that the first call did not choose."""
+        """Raise an error if a callback in `late` needs an exchange between ranks that this run does not make.
+
+        Args:
+            late: the ids of callbacks that were attached during the training.
+        """
         self._known |= frozenset(late)
         now = Needs.of(self._run.bus)
         if not self._needs.local and (local := sorted(now.local.intersection(late))):

@@ -166,8 +166,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this run instead of the current run.
 
-        If this session opened both runs, write the recent rows that the new run lacks. For example, if wandb-core dies
-        before it writes a row, the new run lacks this row.
+        If this session also opened the former run, write its recent rows again, in case they were lost. For example,
+        wandb-core may die before it writes a row.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)

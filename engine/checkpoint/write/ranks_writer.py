@@ -1,7 +1,7 @@
 """A writer with one thread on each rank, for checkpoints of several ranks.
 
-A task writes one checkpoint. One rank may finish its task earlier than another rank. All ranks wait until a common step
-before they treat the task as finished.
+A task writes one checkpoint. One rank may finish its task earlier than another rank. The ranks agree on a step, the due
+step. The training continues, and all ranks treat the task as finished from the due step on.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class RanksWriter(BackgroundWriter):
             self._agree()
 
     def _agree(self) -> None:
-        """Agree with the threads of the other ranks on the due step. `RanksWriter` explains the due step.
+        """Agree with the threads of the other ranks on the due step. From this step on, the task counts as finished.
 
-        If a collective of the threads fails, the due step of this rank is 0. Then `finished_at` returns True for every
-        step.
+        If a collective of the threads fails, the due step of this rank is 0. So this rank treats the task as finished
+        at every step.
         """
         due = 0
         try:

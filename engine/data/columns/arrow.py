@@ -69,8 +69,8 @@ class Chunk:
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return where the outer list of each row begins, and where it ends: the index after its last element.
 
-        Both arrays have the shape (len(rows),). They have indices of inner lists. If there are no inner lists, they
-        have indices of values.
+        The elements of an outer list are inner lists, or values if there are no inner lists. Both arrays have the shape
+        (len(rows),).
         """
         level = self.levels[0]
         if isinstance(level, int):

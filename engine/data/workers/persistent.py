@@ -36,9 +36,9 @@ class PersistentLoaders:
     def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
         """Store the loader of a dataset.
 
-        If `load_state_dict` received RNG states for the dataset name `name`, pass these states to the first loader that
-        is stored under this name. A later loader has another dataset. Its workers draw their seeds, as in an
-        uninterrupted run.
+        If `load_state_dict` received RNG states for the dataset name `name`, the first loader under this name gets
+        these states. If the program later stores a loader of another dataset under the same name, the workers of this
+        loader draw new seeds, as in an uninterrupted run.
         """
         if name in self._loaders:
             self._saved.pop(name, None)
