@@ -341,7 +341,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_commit",
-        "A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later.",
+        "A checkpoint is complete on disk. Training does not wait for this event, so `state` may be newer.",
         (_CHECKPOINT,),
     ),
     _shared(

@@ -83,7 +83,7 @@ class EventMethods:
         """All values of a checkpoint are copied or written. After this event, the weights may change."""
 
     def on_commit(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
+        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be newer."""
 
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""

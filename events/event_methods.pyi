@@ -542,7 +542,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
+            """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be newer."""
 
         def on_save(
             self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be later."""
+        """A checkpoint is complete on disk. Training does not wait for this event, so `state` may be newer."""
 
     def on_save(
         self,

@@ -230,7 +230,7 @@ class Isolation:
         return owner_id in self.shared or (self.private is not None and owner_id not in self.private)
 
     def may_leave(self, owner_id: str) -> bool:
-        """Return whether failures or the time budget let the run unsubscribe a callback, or call it less often."""
+        """Return whether the run may unsubscribe a callback, or call it less often, after failures or slow calls."""
         meter = self.meters.get(owner_id)
         return owner_id in self._quarantinable or (meter is not None and meter.may_act)
 

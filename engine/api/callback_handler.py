@@ -75,8 +75,8 @@ class CallbackHandler:
         """All callbacks and subscribed functions, in order of attachment.
 
         A change of the list attaches, detaches or reorders callbacks. The program may replace a method, such as
-        `on_log`, by its own function. During a call of this function, the list has only the callbacks that it must
-        call.
+        `on_log`, by its own function. While the program's function runs, the list has only the callbacks that this
+        function must call.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 

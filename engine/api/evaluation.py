@@ -56,7 +56,8 @@ class EvaluationMethods(EvaluationOverrideMethods):
                 dataset are `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions. Default: the keys that the config of the
                 model names. During training, `ignore_keys_for_eval` of `train` is the default, if it is not None.
-            metric_key_prefix: the prefix of all metric names. If `eval_dataset` is a name, the prefix may end with it.
+            metric_key_prefix: the prefix of all metric names. For a named dataset, `eval` and `eval_<name>` both
+                give the metric names `eval_<name>_<metric>`.
 
         Raises:
             ArgumentError: if a text is neither the name of an eval dataset nor the path of a file of rows.

@@ -109,7 +109,7 @@ class WritesLater(Protocol):
 
     @property
     def slowest_write(self) -> float:
-        """The longest time in seconds that a training which ends now may wait for the thread.
+        """The longest time that the end of the training may wait for the thread, in seconds.
 
         It is the time of the slowest write so far, including the write that runs now. If the end of a training waits
         for several writes, it is the time of all of them.

@@ -123,7 +123,7 @@ class QuickStates:
         example after a draw from the normal distribution that stored a second value."""
 
     def __reduce__(self) -> tuple[type[QuickStates], tuple[()]]:
-        """Make a copy, also one in another process, read the generators of the process in which it is made."""
+        """Let a copy of this object read the generators of the process that makes the copy, such as a worker."""
         return type(self), ()
 
     def read(self) -> tuple[Any, ...]:

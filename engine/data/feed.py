@@ -168,9 +168,9 @@ class Feed:
         return iter(self.loader)
 
     def _restore(self) -> None:
-        """Call the function `restore_rng` that `resume` received, once for each call of `resume`.
+        """Call the function `restore_rng` that `resume` received.
 
-        Before the first call of `resume`, do nothing.
+        If this method has called the function already, or if `resume` was not called, do nothing.
         """
         restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()

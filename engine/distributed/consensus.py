@@ -46,9 +46,9 @@ class Consensus:
 
         Args:
             run: the run.
-            authors: the ids of callbacks, the same ids on all ranks. If only these callbacks write flags, the ranks
-                exchange requests and vetoes only if the flags of the ranks differ. If another callback writes a flag,
-                such as a callback that is attached later, the ranks always exchange requests and vetoes.
+            authors: the ids of callbacks, the same ids on all ranks. As long as no other callback writes a flag, the
+                ranks compare their flags, and exchange requests and vetoes only if the flags differ. If another
+                callback writes a flag, such as a callback that is attached later, the ranks always exchange them.
         """
         self._activity = run.activity
         self._ranks = run.ranks

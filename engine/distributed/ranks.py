@@ -272,8 +272,8 @@ class ThreadGroup:
 def _leave_at_exit(ranks: Ranks) -> None:
     """Leave the process group when Python exits, except after an error.
 
-    Call this function before a run is built. The exit functions of the run then come first, and can still use the
-    group.
+    Call this function before a run is built. Python calls exit functions in reverse order, so the exit functions of the
+    run can still use the group.
     """
     atexit.register(_leave_unless_failed, ranks)
 

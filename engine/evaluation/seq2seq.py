@@ -195,9 +195,9 @@ class Seq2SeqTrainer(Trainer):
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return tokens of shape (rows, length), with padding tokens at the end of each row.
 
-        Rows shorter than the `max_length` of the model's generation config are padded to `max_length`. If the config
-        does not set `max_length`, `DEFAULT_MAX_LENGTH` replaces it. Rows that already have this length are padded to
-        `max_new_tokens + 1`, if the config sets `max_new_tokens`. No row is shortened.
+        The values are from the model's generation config. Rows shorter than `max_length` are padded to `max_length`.
+        Other rows are padded to `max_new_tokens + 1`, if the config sets `max_new_tokens`. No row is shortened. If the
+        config does not set `max_length`, `DEFAULT_MAX_LENGTH` replaces it.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)

@@ -62,10 +62,12 @@ class LossWindow:
     def add_mean(self, steps: float, share: float) -> None:
         """Add the mean loss in place of the loss of a skipped batch. The mean of the loss window then stays the same.
 
+        If all batches since the last call of `read` were skipped, the mean is not known yet. Then `read` and `drain`
+        replace the skipped losses by the mean of the losses that come later.
+
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
-                of a third step. If all earlier batches since the last call of `read` were skipped too, the mean is not
-                known yet. Then `read` and `drain` add the mean of the later losses.
+                of a third step.
             share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
         """
         counted = steps - self._missing

@@ -201,12 +201,15 @@ def cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> float:
-    """Return the factor of a linear warmup, then a cosine decay to m: c (1 - m) + m.
+    """Return the factor of a linear warmup, and then of a cosine decay to a lowest rate.
 
-    m is `min_lr_rate`, or else min_lr / lr_init. c is (1 + cos(2 pi p num_cycles)) / 2, with p = (t - W + 1) / (T - W).
-    t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. The warmup starts at r = `warmup_lr_rate` and
-    reaches 1 at its last step: r + (1 - r) t / (W - 1). Without `warmup_lr_rate`, the warmup is (t + 1) / W. Source:
-    `cosine_warmup_with_min_lr` of transformers.
+    In the formulas, t is the step, W is `num_warmup_steps`, and T is `num_training_steps`. m is `min_lr_rate`, or else
+    min_lr / lr_init.
+
+    - Decay: c (1 - m) + m, with p = (t - W + 1) / (T - W) and c = (1 + cos(2 pi p num_cycles)) / 2.
+    - Warmup: r + (1 - r) t / (W - 1), with r = `warmup_lr_rate`. Without `warmup_lr_rate`: (t + 1) / W.
+
+    Source: `cosine_warmup_with_min_lr` of transformers.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` reads this value from the optimizer.

@@ -145,7 +145,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
     Args:
         line: the decoded line of the step.
-        events: the names of the events of the step, in order. In `line`, a number stands for all of these names.
+        events: the names of the events of the step, in order. `line` has one number in place of this list.
     """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):

@@ -185,8 +185,8 @@ class NotedWeights:
         weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: names of the weights that each step changes before the update of the optimizer. A run without a
-                fault finds these names: they are the attribute `early` of its `NotedWeights`.
+            early: names of the weights that each step changes before the update of the optimizer. To get these names,
+                make a run without a fault, and read the attribute `early` of its `NotedWeights`.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 

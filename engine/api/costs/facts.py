@@ -82,7 +82,10 @@ def _optimizer(run: Any) -> str:
 
 
 def _learning_rate(run: Any) -> float:
-    """Return the initial learning rate that applies. A restored state or an own optimizer can have another one."""
+    """Return the initial learning rate of the optimizer, which may differ from `args.learning_rate`.
+
+    It differs if a checkpoint restored the optimizer, or if the program built the optimizer.
+    """
     wanted: float = run.args.learning_rate
     if not getattr(run.optimizer, "param_groups", None):
         return wanted

@@ -221,13 +221,13 @@ def padding_to_longest(lengths: list[int]) -> float | None:
 
 
 def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
-    """Return whether the known lengths of samples count padding, because tokenization padded the samples.
+    """Return whether the lengths in `known` include padding, because tokenization padded the samples.
 
-    True if `length < known length <= width` for at least one sample. If the known length is above `width`, the collator
-    may have truncated the sample.
+    True if at least one length in `known` is above the length in `lengths`, and not above `width`. If it is above
+    `width`, the collator may have truncated the sample.
 
     Args:
-        known: the known length of each sample of a batch.
+        known: the length of each sample of a batch, as the dataset says.
         lengths: the length of each sample in the batch without padding.
         width: the width of the batch.
     """

@@ -71,11 +71,11 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
     """Load a saved state into the optimizer of the run.
 
     An optimizer state numbers the parameters in the order of the parameter groups. If `weight_decay` was 0 in the saved
-    run and is 0.1 now, the groups of the two runs differ:
+    run and is 0.1 now, the two runs have different groups. In this case, the function does one of two things:
 
-    - If no callback built the optimizer, the function divides its parameters into the groups of the saved run.
-    - If a callback with `Capability.KEEPS_GROUPS` built the optimizer, the function converts the saved state to the
-      groups of the optimizer.
+    - If no callback built the optimizer, it regroups the parameters of the optimizer as in the saved run.
+    - If a callback with `Capability.KEEPS_GROUPS` built the optimizer, it converts the saved state to the groups of the
+      optimizer.
 
     Args:
         run: the run.

@@ -78,8 +78,8 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if `datasets` decodes the values of the column, such as images. For values other than text,
-                also if a value is null, or if the type is not bool, float32, float64 or an integer up to int64.
+            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a value of a column
+                without text is null, or has another type than bool, float32, float64 or an integer up to int64.
         """
         if name in self._others:
             raise NotColumnar
