@@ -321,7 +321,10 @@ class PushToHub(Callback):
 
     @property
     def slowest_write(self) -> float:
-        """The time of all pushes at the end of a training, in seconds, if each takes as long as the slowest push."""
+        """The expected time that the end of a training waits for pushes, in seconds.
+
+        Each push counts with the time of the slowest push so far.
+        """
         checkpoints = self.strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
         waiting = len(self._skipped) if self.strategy == HubStrategy.ALL_CHECKPOINTS else min(1, len(self._skipped))
         of_last_save = 0 if self.strategy == HubStrategy.END else 1 + checkpoints

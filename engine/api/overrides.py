@@ -43,7 +43,7 @@ def overrides_evaluate(trainer: object) -> bool:
 
 
 def save_internally(trainer: Any, output_dir: str | None = None) -> None:
-    """Call `trainer.save_model` with `_internal_call=True`, which says that the program itself did not call it.
+    """Call `trainer.save_model` with `_internal_call=True`, because the engine makes this call, and not the program.
 
     An override without this parameter is called without it.
     """

@@ -126,8 +126,8 @@ def unfinished(folder: Path, number: int, named: str | None) -> str | None:
     Args:
         folder: the output folder.
         number: the number of the callback, as for `load_last`.
-        named: the id that the user set, such as the environment variable `WANDB_RUN_ID`; None if the user set no id. If it
-            is the id of another run, the result is None, because the user wants that run.
+        named: the id that the user set, such as the environment variable `WANDB_RUN_ID`; None if the user set no id. If
+            it is the id of another run, the result is None, because the user wants that run.
     """
     known = load_last(folder, number)
     if known is None or known.finished or named not in (None, known.run_id):
