@@ -143,8 +143,8 @@ def padding_finding(
 
     Args:
         share: the share of padding in the batch; None if it is not known.
-        of_run: the expected share of padding in all batches of the run; None if it is not known. If it is known, the
-            batch must have the longest samples of the run.
+        of_run: the expected share of padding in all batches of the run; None if it is not known. Pass a number only
+            if the batch has the longest samples of the run.
         grouped: whether batches have samples of similar length. If True, a high `of_run` gives no finding.
         to_longest: the share of padding that the batch would have if it were padded to its longest sample; None if it
             is not known.
