@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...engine.arguments import TrainingArguments
+from ...engine.distributed.cuda import uses_cuda
 from ...engine.evaluation.outputs import is_train_summary
 from ...engine.run import Run
 from ...events.callback import Callback
@@ -115,7 +116,7 @@ def forget_peak() -> None:
 
     Only Linux can reset the peak of the host memory. On other systems, this peak counts from the start of the process.
     """
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no type for it
+    if uses_cuda():
         torch.cuda.reset_peak_memory_stats()  # before CUDA starts, there is no peak, and this call would start it
     with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as peaks:
         peaks.write("5")

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from ...events.errors import CheckpointError
+from ..distributed.cuda import can_use_cuda
 from .format.codec import encode
-from .rng_state import can_use_cuda, restore_random_states
+from .rng_state import restore_random_states
 
 logger = logging.getLogger(__name__)
 

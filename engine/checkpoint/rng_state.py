@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..distributed.cuda import can_use_cuda, uses_cuda
+
 
 def cuda_generators() -> tuple[torch.Generator, ...]:
     """Return the default generators of all CUDA devices. Empty if this process does not use CUDA yet, or cannot use it.
@@ -18,13 +20,7 @@ def cuda_generators() -> tuple[torch.Generator, ...]:
     A forked worker inherits the generators of a process that uses CUDA, but cannot read them: CUDA does not work after
     a fork.
     """
-    usable = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no type for it
-    return tuple(torch.cuda.default_generators) if usable else ()
-
-
-def can_use_cuda() -> bool:
-    """Return whether this process can use CUDA: it sees a GPU, and is not a fork of a process that uses CUDA."""
-    return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
+    return tuple(torch.cuda.default_generators) if uses_cuda() else ()
 
 
 def random_states() -> dict[str, Any]:

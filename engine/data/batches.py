@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 IGNORED_LABEL = -100
 """The label that losses ignore; also the value that fills up shorter predictions and labels."""
@@ -71,6 +72,11 @@ def _as_mapping(kind: type[Any], items: dict[Any, Any]) -> Any:
         return kind(items)
     except TypeError:
         return items
+
+
+def pinned(batch: Any) -> Any:
+    """Return the batch in pinned memory, as torch's loader pins it. It calls a method `pin_memory` of an object."""
+    return pin_memory(batch)  # type: ignore[no-untyped-call] # torch has no type for it
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...events.errors import DataError
 from ..distributed.ranks import Ranks
-from .batches import rows_of
+from .batches import pinned, rows_of
 from .collators.default import Collator
 from .stream_state import dataset_state, restore_dataset, unresumed
 
@@ -172,8 +171,7 @@ class PaddedBatch:
 
     def pin_memory(self) -> PaddedBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
-        pinned = pin_memory(self.batch)  # type: ignore[no-untyped-call] # torch has no type for it
-        return PaddedBatch(pinned, self.padding_rows, self.rows)
+        return PaddedBatch(pinned(self.batch), self.padding_rows, self.rows)
 
 
 @dataclass

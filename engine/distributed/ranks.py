@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from ...events.errors import RankFailure
+from .cuda import uses_cuda
 from .rendezvous import Store, all_succeeded, join_attempt
 
 ATTEMPTS = 3
@@ -286,8 +287,7 @@ def _leave_unless_failed(ranks: Ranks) -> None:
 
 def _make_current(device: torch.device, *, several: bool) -> None:
     """Make a CUDA device the current device, if there are several ranks or if this process uses CUDA already."""
-    usable = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no type for it
-    if device.type == "cuda" and (several or usable):
+    if device.type == "cuda" and (several or uses_cuda()):
         torch.cuda.set_device(device)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...api.seeding import set_seed
 from ...checkpoint.own_generators import OwnGenerators
 from ...checkpoint.rng_state import QuickStates, restore_random_states
+from ..batches import pinned
 from ..collators.default import Collator
 from .shared_values import shares_values
 from .signals import ignore_stop_signals
@@ -38,8 +38,7 @@ class WorkerBatch:
 
     def pin_memory(self) -> WorkerBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
-        pinned = pin_memory(self.batch)  # type: ignore[no-untyped-call] # torch has no type for it
-        return WorkerBatch(pinned, self.worker, self.states)
+        return WorkerBatch(pinned(self.batch), self.worker, self.states)
 
 
 @dataclass
