@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +13,11 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ...events.errors import nearest
+from ...events.errors import ArgumentError, nearest
 from ._base import Group, default_of
 from .plugins.text import as_texts
 from .serialization import is_configuration, mask
+from .unique_keys import DuplicateKey, parse_json
 from .unsupported import reason_against
 
 G = TypeVar("G", bound=Group)
@@ -45,8 +45,12 @@ def normalize(field: Field[Any], value: Any) -> Any:
     if allowed.get("json") and isinstance(value, os.PathLike):
         return os.fspath(value)
     if allowed.get("json") and isinstance(value, str):
-        with suppress(ValueError):
-            return json.loads(value)
+        try:
+            return parse_json(value)
+        except DuplicateKey as error:
+            raise ArgumentError(f"`{field.name}`: {error}.") from error
+        except ValueError:  # a path, or text that is not valid
+            return value
     if choices := allowed.get("choices"):
         enum = allowed.get("enum", choices)
         if isinstance(enum, EnumMeta):

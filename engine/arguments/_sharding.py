@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from ...events.errors import nearest
 from ..distributed.strategies import Strategy, sharded_ddp_words, words_of
+from .unique_keys import parse_json
 
 
 def _words_of_all(argument: str) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ def _read_wrap(options: FSDPOptions, config: Mapping[str, Any]) -> tuple[str, ..
 def _config_of(given: Any) -> dict[str, Any]:
     if isinstance(given, str) and given:
         with open(os.path.expanduser(given), encoding="utf-8-sig") as file:
-            given = json.load(file)
+            given = parse_json(file.read())
         if not isinstance(given, dict):
             raise ValueError("the file must contain a JSON object")
     plain = {key.removeprefix("fsdp_"): value for key, value in (given or {}).items()}

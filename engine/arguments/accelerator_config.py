@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...events.errors import nearest
+from .unique_keys import parse_json
 
 _REMOVE = "remove it."
 
@@ -85,7 +86,7 @@ class AcceleratorConfig:
     def settings(cls, given: Any) -> dict[str, Any]:
         """Convert `given` to a dict, without a check of keys and values. `given` is as in the method `read`."""
         if isinstance(given, (str, os.PathLike)):
-            given = json.loads(Path(given).read_text(encoding="utf-8-sig"))
+            given = parse_json(Path(given).read_text(encoding="utf-8-sig"))
         elif given is not None and not isinstance(given, Mapping):
             given = {field.name: getattr(given, field.name) for field in fields(cls) if hasattr(given, field.name)}
         return {} if given is None else dict(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from ...events.errors import ArgumentError
 from ..distributed.ranks import Ranks
 from ._base import IntervalStrategy, Strategy
 from .hub import HubStrategy
+from .unique_keys import parse_json
 from .unsupported import unsupported_arguments
 
 
@@ -136,7 +136,7 @@ class HFMethods:
             value = getattr(self, name, None)
             if isinstance(value, str) and value.startswith("{"):
                 try:
-                    setattr(self, name, json.loads(value))
+                    setattr(self, name, parse_json(value))
                 except ValueError as error:
                     raise ArgumentError(f"`{name}` is {value!r}, which is not JSON ({error}).") from error
 

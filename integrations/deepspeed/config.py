@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.arguments.unique_keys import DuplicateKey, parse_json
 from ...events.errors import ArgumentError
 from .config_schema import check_schema, without_nulls
 
@@ -82,11 +83,13 @@ def read_config(given: Any) -> dict[str, Any]:
         )
     path = Path(given).expanduser()
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, path))
+        config = parse_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ArgumentError(f"DeepSpeed's configuration {path} cannot be read: {error.strerror}.") from error
-    except ArgumentError:
-        raise
+    except DuplicateKey as error:
+        raise ArgumentError(
+            f"DeepSpeed's configuration {path} has {error.key!r} twice in one section; remove one."
+        ) from error
     except ValueError as error:
         where = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         reason = error.msg if isinstance(error, json.JSONDecodeError) else error
@@ -96,15 +99,6 @@ def read_config(given: Any) -> dict[str, Any]:
             f"DeepSpeed's configuration {path} holds a {type(config).__name__}; it must be a JSON object."
         )
     return config
-
-
-def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
-    duplicates = {key for key, _ in pairs if [name for name, _ in pairs].count(key) > 1}
-    if duplicates:
-        raise ArgumentError(
-            f"DeepSpeed's configuration {path} has {sorted(duplicates)[0]!r} twice in one section; remove one."
-        )
-    return dict(pairs)
 
 
 def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> dict[str, Any]:

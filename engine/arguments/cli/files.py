@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ....events.errors import ArgumentError, MissingExtra
+from ....events.errors import ArgumentError
+from ..unique_keys import parse_json, parse_yaml
 
-
-def read_yaml(text: str) -> Any:
-    """Parse YAML text. An empty text gives an empty dict.
-
-    Raises:
-        MissingExtra: PyYAML is not installed.
-        ValueError: The text is not valid YAML.
-    """
-    try:
-        yaml = importlib.import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("YAML files need PyYAML: pip install pyyaml") from error
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-    return {} if found is None else found
-
-
-VALUE_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": read_yaml, ".yml": read_yaml}
+VALUE_READERS: dict[str, Callable[[str], Any]] = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 """File ending -> parser, for files with values by name. Files with other endings hold words such as `--seed 1`."""
 
 ENDINGS = (*VALUE_READERS, ".args")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +16,9 @@ from ....events.installed import installed
 from .._base import refusal
 from ..plugins import argument_groups
 from ..plugins.text import as_texts
+from ..unique_keys import parse_json, parse_yaml
 from .fields import Argument, arguments_of, heading
-from .files import ENDINGS, VALUE_READERS, read_flags, read_values, read_yaml
+from .files import ENDINGS, VALUE_READERS, read_flags, read_values
 from .values import Unreadable
 
 __all__ = ["ArgumentParser", "HfArgumentParser", "PdArgumentParser"]
@@ -102,7 +102,7 @@ class ArgumentParser(argparse.ArgumentParser):
         Raises:
             ArgumentError: The file cannot be read, or its values have problems. The message names the file.
         """
-        return self._from_file(Path(json_file), json.loads, allow_extra_keys)
+        return self._from_file(Path(json_file), parse_json, allow_extra_keys)
 
     def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Read a mapping from a YAML file and pass it to `parse_dict`. Return the instances of the dataclasses.
@@ -111,7 +111,7 @@ class ArgumentParser(argparse.ArgumentParser):
             ArgumentError: The file cannot be read, or its values have problems. The message names the file.
             MissingExtra: PyYAML is not installed.
         """
-        return self._from_file(Path(yaml_file), read_yaml, allow_extra_keys)
+        return self._from_file(Path(yaml_file), parse_yaml, allow_extra_keys)
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """Build an instance of each dataclass from values by field name. Return the instances.

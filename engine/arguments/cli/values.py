@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ....events.errors import ArgumentError, nearest
 from .._checks import fits
+from ..unique_keys import DuplicateKey, parse_json
 
 NONE = type(None)
 TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
@@ -187,7 +188,10 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
         words = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False) if alone else {"true": True, "false": False}
         return words[word.lower()]
     if _is_object(member):
-        found = json.loads(word)
+        try:
+            found = parse_json(word)
+        except DuplicateKey as error:
+            raise Unreadable(f"; {error}.") from error
         if not isinstance(found, dict):
             raise ValueError(word)
         return _record(found, member) if _is_record(member) else found
