@@ -228,7 +228,7 @@ class Run(RunClocks):
         self.session.randomness = rng_states
 
     def keep_overridden(self, values: dict[str, Any]) -> None:
-        """Store the values of the checkpoint that the run uses instead of its own arguments."""
+        """Store values that a resumed run takes from its checkpoint, instead of from its arguments."""
         self.session.overridden = values
 
     def rng_states(self) -> dict[str, Any]:

@@ -95,9 +95,10 @@ class Stepper:
         self._outdated = False
 
     def following_parameters(self) -> AbstractContextManager[None]:
-        """Return a context for a model that gets new parameters: the stepper clips and clears their gradients too.
+        """Return a context manager for code that adds parameters to the model.
 
-        If a callback shards the model, or if DeepSpeed trains it, the context has no effect.
+        The stepper then also clips and clears the gradients of these parameters. If a callback shards the
+        model, or if DeepSpeed trains it, the context manager has no effect.
         """
         return on_registration(self._note_registration)
 

@@ -117,7 +117,7 @@ class EventBus:
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter, if an annotation or a setting
-                of the callback is wrong, if another callback has the requested id, or if the callback is attached.
+                of the callback is wrong, if its id is in use, or if the callback is attached already.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)

@@ -230,7 +230,7 @@ _CHECKPOINT = Param(
 _SAVED_STEP = Param(
     "saved_step",
     "int",
-    "The step of the save or evaluation after which the checkpoint was deleted. The step of the checkpoint itself is "
+    "The step of the save or evaluation that caused the deletion. The step of the checkpoint itself is "
     "`checkpoint.step`.",
 )
 _EXCEPTION = Param("exception", "BaseException", "The error that ends the session.")

@@ -257,7 +257,7 @@ class Isolation:
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
         """Return a function that calls a handler, and adds the time of the call to the `Meter` of the callback.
 
-        After a call of `thin`, the function skips some calls if `is_thinned(event)`. The budget does not limit work
+        The method `thin` makes the function skip some calls, if `is_thinned(event)`. The budget does not limit work
         events and the events in `_ONCE`, such as `on_setup`. For these events, the method returns `call` itself.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
@@ -351,16 +351,15 @@ def is_thinned(event: Event) -> bool:
 def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
     """Raise an error if a callback with `over_budget="thin"` has a handler that must not miss an announcement.
 
-    If such a callback exceeds its time budget, the bus no longer calls it at each announcement. This is true for events
-    for which `is_thinned` returns True.
+    If such a callback exceeds its time budget, the bus leaves out some announcements of the events for which
+    `is_thinned` returns True. Only handlers in the stage REPORT may miss announcements.
 
     Args:
         owner_id: the id of the callback.
         stages: each event that the callback handles, with the stage of the handler.
 
     Raises:
-        SubscriptionError: if the handler of an event for which `is_thinned` returns True runs in another stage than
-            REPORT.
+        SubscriptionError: if a handler of such an event runs in another stage than REPORT.
     """
     acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
     if acting:

@@ -125,8 +125,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 def _declared_as_other(cls: type, name: str) -> str:
     """Return the annotation of the dataclass field `name`, such as `int`, if it does not allow a text; else "".
 
-    The value of the setting with this name is a text. A field of this name that does not allow a text is therefore not
-    the setting.
+    The value of the setting is a text. If the field has another type, the callback uses the name for something else.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

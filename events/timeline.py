@@ -188,8 +188,9 @@ class Timeline:
     def _present(self) -> tuple[Any, str]:
         """Return two values that say what runs now.
 
-        The first value is what runs now: a part, an open `Scope`, a handler, or the entry of a handler in
-        `Sums.handlers`. The second value is the part of the outermost open scope; "" if no scope is open.
+        The first value is what runs now: a part, an open `Scope` or a handler. A handler that is in
+        the sums already is given as its entry in `Sums.handlers`. The second value is the part of the outermost open
+        scope; "" if no scope is open.
         """
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:
@@ -346,9 +347,9 @@ class Timeline:
             self._move_handlers(ended)
 
     def _move_handlers(self, ended: Sums) -> None:
-        """Let the running handlers count the time from now on in `_row`.
+        """From now on, add the time of the running handlers to the sums in `_row`.
 
-        Their time before belongs to `ended`, which has the sums of the last step.
+        Until now, it was added to `ended`, the sums of the last step.
         """
         keys = {id(times): key for key, times in ended.handlers.items()}
 

@@ -181,9 +181,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due once, when the run ends.
 
     Args:
-        early: whether the trigger is also due when a callback ends the run before its last planned step. If
-            only a signal or a time limit ends the run early, the trigger is not due: a later session can resume the
-            run.
+        early: whether the trigger is also due when a callback stops the run before its last planned step. A
+            stop by a signal or a time limit does not count, because a later session can resume the run.
     """
     return AtEnd(early)
 

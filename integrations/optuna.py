@@ -127,7 +127,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrong_object(given: Any, module: Any, base: type[Any]) -> str:
-    """Return the end of an error about a value that is not a sampler or pruner of optuna, with the object to pass."""
+    """Return the end of an error about a value that is not a sampler or pruner of optuna. It names a valid object."""
     suffix = base.__name__.removeprefix("Base")
     kinds = [name for name in module.__all__ if name.endswith(suffix) and name != base.__name__]
     wanted = given.__name__ if isinstance(given, type) else str(given)

@@ -34,7 +34,7 @@ class LateArguments:
         """Store the values of the arguments.
 
         Args:
-            run: the run. A handler changes the values of `run.args`.
+            run: the run. Handlers may change the values of `run.args`.
             begun: a copy of the arguments with the values that the training read.
         """
         self.run, self.begun = run, begun

@@ -57,7 +57,8 @@ class TrackerSession:
         """Return whether the service already had a row when the tracker's run opened.
 
         Call this method once for each row, with the step of the row. The service has all rows of steps before
-        `last_step`. The n-th call for `last_step` returns whether the service had at least n rows of this step.
+        `last_step`, and the first `rows_of_last_step` rows of `last_step`. So the method counts its calls for
+        `last_step`.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)

@@ -167,12 +167,12 @@ class TrackerWorker:
     def _write(self, call: Call) -> None:
         """Write the waiting rows, then the row of `call`, in order.
 
-        If a row fails, the method tries the next row, and then the row of `call`.
+        If a row fails, the method tries the next row, and then the row of `call`, to see whether the service works.
 
-        - If the service accepts one of the two, the method tries the failed row once more. If the row fails again, the
+        - If the service accepts another row, the method tries the failed row once more. If the row fails again, the
           method drops it. The method then continues with the other rows.
-        - Otherwise all these rows wait for the next call of this method. If more than `limit` rows wait, the method
-          drops the row of `call`.
+        - If the service accepts no row, all rows wait for the next call of this method. If more than `limit` rows wait,
+          the method drops the row of `call`.
         """
         rows = self._unsent
         rows.append(call)

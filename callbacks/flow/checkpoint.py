@@ -68,8 +68,8 @@ class Checkpoint(Cadence):
     async_save: bool = True
     """True: copy the checkpoint to host memory, and write the copy on a thread while training continues. Training still
     waits for the write if a callback handles `on_save`, if the model cannot be written from a copy, or if torch lacks
-    gloo and the run has several ranks. Handlers of `on_commit` run in the training thread after the write, and training
-    does not wait for them. The thread writes one checkpoint at a time. False: training waits for each write."""
+    gloo and the run has several ranks. Handlers of `on_commit` run in the training thread, after
+    the write is complete. The thread writes one checkpoint at a time. False: training waits for each write."""
     link_unchanged: bool = False
     """True: if a file equals the file in the previous checkpoint, store a hard link to the earlier file. False: write
     every file."""
@@ -382,9 +382,9 @@ def _ends_with_epoch(run: Run) -> bool:
 def _leave_to_resumed_run(run: Run) -> None:
     """Leave the work at the end of the epoch to the resumed run, if the run is interrupted after this save.
 
-    The saved step is the last step of the epoch. In this session, the work at the end of the epoch would save the step
-    a second time, although a signal or a time limit leaves little time. The last step of the run is an exception,
-    because no session resumes a complete run.
+    The saved step is the last step of the epoch. After a signal or a time limit, there is little time, and the work at
+    the end of the epoch may include a second save. The last step of the run is an exception, because no session resumes
+    a complete run.
     """
     position, plan = run.position, run.plan
     if position is None or plan is None or run.state.global_step >= run.state.max_steps:

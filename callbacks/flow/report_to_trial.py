@@ -20,9 +20,9 @@ def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
 class ReportToTrial(Callback):
     """Reports the objective of a trial to a hyperparameter search, after each evaluation.
 
-    The search can then prune the trial. The callback reports only evaluations of all of the trainer's own eval
-    datasets. It does not report the evaluations of an additional `Evaluate(dataset=...)`. With the argument
-    `eval_rows`, it does not report the evaluation of all rows at the end of the training.
+    The search can then prune the trial. An evaluation is reported only if it covers all eval
+    datasets of the trainer. So the evaluations of an additional `Evaluate(dataset=...)` are not reported. With the
+    argument `eval_rows`, the evaluation of all rows at the end of the training is not reported.
 
     `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach the callback
     yourself: `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.

@@ -28,10 +28,10 @@ def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Mo
 
     Args:
         model: the model. The model itself is not a block.
-        wanted: the classes of the blocks, or the names of these classes. Or a number: a block is a module with at least
-            this many parameter elements outside of its inner blocks. Default: the classes that a transformers model
-            names in `_no_split_modules`. If the model has no module of these classes: the members of the outermost
-            `nn.ModuleList`s.
+        wanted: the classes of the blocks, the names of these classes, or the smallest number of parameter elements of a
+            block. Elements of an inner block do not count for the blocks around it. Default: the classes that a
+            transformers model names in `_no_split_modules`. If the model has no module of these classes: the members of
+            the outermost `nn.ModuleList`s.
 
     Raises:
         ModelError: if `wanted` has a class, and no module of the model has this class.
@@ -94,10 +94,10 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks inside a module, inner blocks first, each with the number of its own elements.
+    """Yield the submodules with at least `least` parameter elements, each with its number of elements.
 
-    The own elements of a module are its parameter elements outside of its inner blocks. A submodule with at least
-    `least` own elements is a block. A container, such as `nn.ModuleList`, is not a block.
+    Inner submodules come first. Elements of a submodule that was yielded do not count for the modules around it.
+    Containers, such as `nn.ModuleList`, are not yielded.
     """
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]

@@ -73,9 +73,9 @@ class Capsule(Callback):
     automatic: bool = False
     """Whether the callback works only where it costs little. True: the callback works on a CPU only. It does nothing
     with sharded weights, DeepSpeed, `OptimizerInBackward`, `auto_find_batch_size` or a hyperparameter search. It turns
-    itself off if it takes more than 1 % of the time of the first 20 steps. A large loss or gradient norm that is finite
-    must also be above its median in the first 10 steps, or the step does not fail. False: these limits do not
-    apply."""
+    itself off if it takes more than 1 % of the time of the first 20 steps. A step with a large but
+    finite loss or gradient norm fails only if the value is also above its median in the first 10 steps. False: these
+    limits do not apply."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)

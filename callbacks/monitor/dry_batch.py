@@ -47,8 +47,8 @@ class DryBatch(Callback):
     """True: read the largest batch, and run the model on this batch. False: read no sample, and call no function of
     yours."""
     silent: bool | None = None
-    """Whether to print no report. Findings are logged as warnings in any case. None: True if `disable_tqdm` is True, or
-    if the log level is above `warning`."""
+    """True: print no report. Findings are logged as warnings in any case. None: print no report if `disable_tqdm` is
+    True, or if the log level is above `warning`."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. None: the name of the class."""
     report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)

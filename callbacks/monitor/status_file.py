@@ -185,7 +185,7 @@ class StatusFile(Callback):
 
     @staticmethod
     def _with_history(run: Run, before: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of the file, with metrics from the checkpoint that the file lacks.
+        """Return the content of the file. Add metrics from the log history of the checkpoint, if the file lacks them.
 
         The file lacks metrics after a full disk. It has none if the run resumes in another output folder.
         """
@@ -231,7 +231,7 @@ class StatusFile(Callback):
         self._seen = seen
 
     def _is_own(self, saved: SavedCheckpoint, run_id: str, new: bool) -> bool:
-        """Return whether the run can resume from a checkpoint in its folder: it saved or loaded the checkpoint.
+        """Return whether the run itself saved or loaded a checkpoint in its folder, so that it can resume from it.
 
         A checkpoint without a run id, such as one of an overridden save, counts if it is new in this session. Before
         the run has an id, each checkpoint counts.

@@ -33,8 +33,8 @@ class MetricSchedule(Callback):
     previews = True
 
     metric: str = DEFAULT_METRIC
-    """The metric. The prefix `eval_` is optional. If you do not set it, and another metric chooses the best model, a
-    warning names both metrics."""
+    """The metric. The prefix `eval_` is optional. Your own `MetricSchedule()` reads
+    `eval_loss`. If another metric chooses the best model, a warning then names both metrics."""
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)

@@ -64,10 +64,10 @@ class FSDP(ShardedModel):
     whole_optimizer: bool = False
     """True: a checkpoint has the whole optimizer state in one file. False: a checkpoint has one file per rank."""
     exact: bool | None = None
-    """Whether training reaches the weights of DDP: bit for bit on two ranks; on more ranks, the last digit may differ.
-    Default: True on the CPU, False on other devices. With True, each step takes longer, because all ranks gather the
-    gradients once more to compute their norm. A fused optimizer then rounds the update of a shard in the same way as
-    the update of the whole weight."""
+    """Whether training gives the same weights as DDP. On two ranks, the weights are equal bit for bit. On more ranks,
+    their last digit may differ. Default: True on the CPU, False on other devices. With True, each step takes longer,
+    because all ranks gather the gradients once more to compute their norm. A fused optimizer then rounds the update of
+    a shard in the same way as the update of the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)

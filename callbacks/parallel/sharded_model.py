@@ -27,10 +27,10 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The units: modules whose weights are gathered and freed together. Pass the classes of the units, or the names of
-    these classes. Or pass a number: a module is a unit if it has at least this many parameter elements, without the
-    elements of units inside the module. Default: the classes in `_no_split_modules` of a transformers model, or else
-    the members of the outermost `nn.ModuleList`s. With `()`, the whole model is one unit."""
+    """The units: modules whose weights are gathered and freed together. Pass the classes of the units, the names of
+    these classes, or a number. The number is the smallest number of parameter elements of a unit. Elements of units
+    inside a module do not count for this module. Default: the classes in `_no_split_modules` of a
+    transformers model, or else the members of the outermost `nn.ModuleList`s. `()`: the whole model is one unit."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward. True is ZeRO stage 3, False is ZeRO stage 2.
     Stage 3 saves memory, but gathers the weights a second time for backward."""

@@ -34,8 +34,8 @@ class ShardedOptimizer(Callback):
 
     Raises:
         ArgumentError: if there is only one process, or if `degree` is below 2 or does not divide the world size. Also
-            if the user passed an optimizer object instead of its class and options, or for an optimizer with unknown
-            options or with train and eval modes.
+            if the ranks cannot build the optimizer: you passed an optimizer object, or `optimizer.defaults` lacks an
+            option. Also if the optimizer has separate weights for training and evaluation.
         ModelError: if the weights have several dtypes.
     """
 

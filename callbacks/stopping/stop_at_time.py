@@ -36,7 +36,7 @@ class StopAtTime(Callback):
 
     Until a session has measured a save, a copy or a push, the callback reserves `first_save` for each of them. By
     default, this is the time to write the weights and the states of Adam at 200 MB per second: 35 seconds for a model
-    with 580 million float32 weights. So a session without a save also ends in time.
+    with 580 million float32 weights. So a session that has not saved yet also ends in time.
 
     Raises:
         ArgumentError: if `max_time` is not a number of seconds above 0 or a text such as `90min`. The same applies to

@@ -72,15 +72,17 @@ class StopOnSignal(Callback):
     - If a signal arrives during an evaluation of the callback `Evaluate`, the evaluation stops after its current batch.
       A resumed run repeats this evaluation.
     - If a signal arrives during another evaluation or prediction, such as a call of `run.evaluate()` in a handler, the
-      evaluation completes. The run then stops after the current step. If such a handler runs before the first step of a
-      session, or while the run saves a checkpoint, the run stops after the next step.
+      evaluation completes. The run then stops after the current step. If the handler runs before the first step of a
+      session, or during a save, the run stops after the next step.
     - If the run saves the last step of an epoch because of the signal, the resumed run does the work that is due at the
       end of this epoch, such as an evaluation.
-    - If the step is saved already, the run does not save it again. The callback also saves the last planned step of the
-      run, even if the run would not save this step without the signal. It saves this step after the end of the epoch.
+    - If the step is saved already, the run does not save it again.
+    - If a signal arrives during the last planned step of the run, the run does its work at the end of the epoch, and
+      then saves the step.
     - If a signal arrives in `on_train_end`, the callback saves the last step too. It does not save the step if the
       weights have changed since the step, for example because the run has loaded the best model.
-    - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
+    - A second Ctrl-C interrupts at once. A signal before the first step interrupts at once, except during an
+      evaluation or prediction in a handler.
     - The callback replaces the signal handlers of the process only during a training. After the training, the callback
       restores the earlier signal handlers.
     - The run saves a checkpoint if a callback of the run saves checkpoints, or if `save` is True.

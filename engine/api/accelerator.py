@@ -253,10 +253,10 @@ class Accelerator(GradientMethods):
         The size of the first dimension may differ by rank. If the second dimension differs by rank, the
         shorter tensors are padded with -100.
 
-        With several ranks, a loader repeats samples to fill up its last batches. If `input_data` has as many
-        results as the batch that was read last has samples, the method removes the results of repeated samples. With
-        another number of results, all results stay. They also stay if the number of repeated samples is unknown, as for
-        some streams. In nested loops over loaders, the batch comes from the inner loader.
+        With several ranks, a loader repeats samples to fill up its last batches. The method removes the results of
+        repeated samples if `input_data` has one result for each sample of the last batch that was read. With another
+        number of results, all results stay. They also stay if the number of repeated samples is unknown, as for some
+        streams. In nested loops over loaders, the batch comes from the inner loader.
 
         Args:
             input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.
@@ -285,7 +285,7 @@ class Accelerator(GradientMethods):
     def distributed_type(self) -> str:
         """The type of distributed training, as in accelerate: `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`.
 
-        `FSDP` is the type of a run on several GPUs that FSDP shards, by an argument or by the callback `FSDP`.
+        The type is `FSDP` if a run on several GPUs uses the callback `FSDP`, or an argument that adds it.
         """
         kind = self.run.args.distributed_state.distributed_type
         sharded = provides(self.run.bus.subscribers.values(), Capability.FSDP)

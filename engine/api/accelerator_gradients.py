@@ -130,9 +130,9 @@ class GradientMethods:
             The norm before clipping, a scalar tensor. With DeepSpeed, None if DeepSpeed computes the norm later.
 
         Raises:
-            ArgumentError: if the current batch is not the last of its step, with `fp16` or with a callback that fills
-                the seam `clip`. Also if this callback does not support `norm_type`, or if DeepSpeed clips and
-                `max_norm` differs from `max_grad_norm`.
+            ArgumentError: if the current batch is not the last of its step, and the run uses `fp16` or has a callback
+                that fills the seam `clip`. Also if this callback does not support `norm_type`, or if DeepSpeed clips
+                and `max_norm` differs from `max_grad_norm`.
         """
         given: list[Any] = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
         self.unscale_gradients()

@@ -75,8 +75,8 @@ class CallbackHandler:
         """All callbacks and subscribed functions, in order of attachment.
 
         A change of the list attaches, detaches or reorders callbacks. The program may replace a method, such as
-        `on_log`, by its own function. While the program's function runs, the list has only the callbacks that this
-        function must call.
+        `on_log`, by its own function. While this function runs, the list has only the callbacks that handle the event,
+        because the function itself must call them.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -351,10 +351,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The list `callback_handler.callbacks` during a call of a replaced method, such as `on_log`.
+    """The list `callback_handler.callbacks` for programs that replace a method of the handler, such as `on_log`.
 
-    The program replaced the method by its own function, which must call the callbacks in this list. While the function
-    loops over the list, the ledger names the current callback as the author of flag writes.
+    The function of the program must itself call the callbacks in this list. While it loops over the list, the ledger
+    names the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

@@ -94,10 +94,10 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        - While an override of `evaluate` runs, the request is a separate evaluation. The `EvaluationRecord` of the
-          override does not get its metrics.
-        - While an override of `_evaluate` runs, the request comes from its call of `super()._evaluate(...)`. The
-          `EvaluationRecord` of the override gets the metrics.
+        - If a callback evaluates while an override of `evaluate` runs, this is a separate evaluation. The
+          `EvaluationRecord` of the override does not get its metrics.
+        - If an override of `_evaluate` calls `super()._evaluate(...)`, this is the evaluation of the override. Its
+          `EvaluationRecord` gets the metrics.
         """
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called
@@ -147,8 +147,8 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
         The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In all
-        other cases, the metric names decide. The result is True if a metric of the evaluation would have the name of a
-        metric of the trainer's own eval datasets: if a prefix in `prefixes` is one of theirs, such as `eval`.
+        other cases, the metric names decide. The result is True if `prefixes` contains a prefix of the trainer's own
+        eval datasets, such as `eval`. Then metrics of both would have the same names.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

@@ -107,15 +107,12 @@ class Work:
 class MomentMethods(TrainerBase):
     """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    A default version does the work of the method in transformers. If another part of the engine does this work, the
-    default version does nothing.
+    The engine calls `_at(name, work, ...)`. The function `work` does what the method does in transformers. If no
+    subclass overrides the method `name`, `_at` calls `work`. If a subclass overrides the method, `_at` calls the
+    override. If the override calls `super()`, the default version calls `work`.
 
-    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls the function
-    `work`. If a subclass overrides the method, `_at` calls the override. If the override calls `super()`, the default
-    version calls `work`.
-
-    The program itself can also call the method. In this case, the default version has no function `work` to call. It
-    does its work for the present state of the run, or raises an error that says what to do instead.
+    The program itself can also call the method. In this case, there is no function `work`. The default version then
+    works with the present state of the run, does nothing, or raises an error that says what to do instead.
     """
 
     _works: Mapping[str, Work] = {}
@@ -138,7 +135,10 @@ class MomentMethods(TrainerBase):
 
     @contextmanager
     def _calling(self, name: str) -> Iterator[None]:
-        """Mark, in a `with` block, that the program itself calls the method `name`. `_at` calls no override then."""
+        """Return a context manager for a call of the method `name` by the program itself.
+
+        Inside the `with` block, `_at` does not call the override of this method.
+        """
         before, self._called = self._called, self._called | {name}
         try:
             yield
@@ -150,8 +150,8 @@ class MomentMethods(TrainerBase):
 
         Args:
             name: the method.
-            folder: the folder that the method receives. If the engine passed another folder to the override, the
-                program itself makes this call, so return False.
+            folder: the folder that the method receives. If the engine passed another folder, the current call is not by
+                the engine, so return False.
         """
         work = self._works.get(name)
         if work is None or folder is None or not work.arguments:
@@ -286,14 +286,15 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save as the flags request, if a call by the engine leads to this call.
+        """Log, evaluate and save as the flags request.
 
-        An override that the engine calls reaches this method with `super()._maybe_log_save_evaluate(...)`. If the
-        program itself calls this method, it does nothing. The parameters are not used.
+        This is for overrides: the engine calls the override, and the override calls
+        `super()._maybe_log_save_evaluate(...)`. A call by the program itself does nothing if no flag is raised. The
+        parameters are not used.
 
         Raises:
-            ArgumentError: if the program itself calls this method while `should_log`, `should_evaluate` or
-                `should_save` is raised.
+            ArgumentError: if the program itself calls the method, and `should_log`, `should_evaluate` or `should_save`
+                is raised.
         """
         if self._is_work("_maybe_log_save_evaluate"):
             self._work("_maybe_log_save_evaluate")

@@ -71,9 +71,9 @@ class DataArguments(Group):
         "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
         "file. `non_blocking=True` copies batches to the device while the device computes. `dispatch_batches=False` "
         "makes each process read its own shards of a streaming dataset. `gradient_accumulation_kwargs={'num_steps': "
-        "4}` sets `gradient_accumulation_steps`. The other keys of transformers have no effect. If such a key asks "
-        "for something that trainbus does not do, an error is raised. After construction, `args.accelerator_config` "
-        "is an `AcceleratorConfig`.",
+        "4}` sets `gradient_accumulation_steps`. Other keys of transformers have no effect. An error is raised "
+        "if trainbus does not support the value of a key. After construction, `args.accelerator_config` is an "
+        "`AcceleratorConfig`.",
         json=True,
         object=AcceleratorConfig,
     )

@@ -42,7 +42,9 @@ class HubArguments(Group):
         choices=HubStrategy,
     )
     hub_always_push: bool = arg(
-        False, "Push each save, even if an earlier push is still in progress. False: do not push such a save."
+        False,
+        "Push each save, even if an earlier push is still in progress. False: do not push a save during an earlier "
+        "push.",
     )
     hub_revision: str | None = arg(None, "Branch to push to. It must exist. None: the main branch.")
 

@@ -100,8 +100,9 @@ _instance: Any = getattr(random, "_inst", random.Random())
 class QuickStates:
     """A reader of RNG states that is faster than `random_states`. A training reads the states before each batch.
 
-    `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class calls such a function
-    only if the memory of the generator changed since the last read, or if the memory lacks a part of the state.
+    `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class reads the
+    memory of the generator directly. It calls the function only if this memory changed since the last read, or if a
+    part of the state is stored elsewhere.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class QuickStates:
         example after a draw from the normal distribution that stored a second value."""
 
     def __reduce__(self) -> tuple[type[QuickStates], tuple[()]]:
-        """Let a copy of this object read the generators of the process that makes the copy, such as a worker."""
+        """Let a copy in another process, such as a worker, read the generators of that process."""
         return type(self), ()
 
     def read(self) -> tuple[Any, ...]:

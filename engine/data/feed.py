@@ -119,8 +119,9 @@ class Feed:
         """Restore the RNG states of a resume, if the session resumes at the start of an epoch or at the end of the run.
 
         Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
-        session resumes in the middle of an epoch, `begin` or `take` restores the states later. They then undo the draws
-        of handlers of `on_epoch_begin`, because an uninterrupted run makes no such draws in the middle of an epoch.
+        session resumes in the middle of an epoch, `begin` or `take` restores the states later: after `on_epoch_begin`.
+        An uninterrupted run has no `on_epoch_begin` at this place, so random numbers that its handlers draw must not
+        change the states.
 
         Args:
             batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.
@@ -132,8 +133,8 @@ class Feed:
         """Start an epoch at the first batch that is not done.
 
         If the loader cannot skip the done batches, the feed reads and drops these batches. The start of an epoch draws
-        random numbers. If the run resumes at the start of an epoch, the feed restores the RNG states before these
-        draws. If the run resumes in the middle of an epoch, the feed restores the RNG states after these draws.
+        random numbers. If the run resumes at the start of an epoch, the feed first restores the RNG states and then
+        draws. If the run resumes in the middle of an epoch, the feed first draws and then restores the RNG states.
 
         Args:
             epoch: the epoch, from 0.

@@ -197,8 +197,8 @@ class BatchedSampler(Sampler[list[int]]):
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield first. They keep the assignment of batches to workers. With 2
-                workers, `skip(5, blank=1)` sends batch 5 to worker 1, as without the skip.
+            blank: number of empty batches to yield first. Worker 0 gets the first batch of an iteration. Empty
+                batches shift this, so that each batch gets the same worker as without the skip.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):

@@ -88,7 +88,7 @@ class Agreement:
     def __init__(self, run: DistributedRun) -> None:
         """Prepare the agreement of a run.
 
-        From now on, if `shared_callbacks` lists a callback, this rank does not unsubscribe the callback alone.
+        From now on, no rank unsubscribes a callback in `shared_callbacks` by itself: all ranks do it together.
         """
         self._run = run
         self._agree: Agree | None = None

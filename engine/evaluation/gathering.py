@@ -199,17 +199,17 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
     """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
-    With `of`, an array may have several entries per row, such as several generated sequences. If n is not a multiple of
-    `of`, the function logs a warning and returns the array unchanged. If `rows` equals `of` and `order` is None, the
-    function returns every array unchanged, without a warning.
+    An array may have several entries per row, such as several generated sequences. With `of`, the function knows how
+    many.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
         order: dataset index of each row. The function sorts the returned rows of numpy arrays by these indices, but not
             the rows of tensors. None keeps the order.
-        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. None: each
-            row has one entry.
+        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. If n is not
+            a multiple of `of`, the function logs a warning and returns the array unchanged. If all rows are wanted
+            in the present order, it returns the array unchanged, without a warning. None: each row has one entry.
     """
     if arrays is None:
         return None

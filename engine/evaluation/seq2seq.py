@@ -242,9 +242,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    If the user sets no maximum length, `generate` allows 20 tokens after the start token of the decoder. After the
-    first batch, this function sets `max_length` to 20, and this length includes the start token. For later batches,
-    `generate` therefore allows only 19 tokens after the start token.
+    This copies an effect of transformers. If the user sets no maximum length, `generate` makes up to 20 new tokens in
+    the first batch of an evaluation, and up to 19 in later batches: `max_length` is then set to 20, and counts the
+    start token too.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

@@ -45,7 +45,7 @@ def _reasons(run: Run, batch: Mapping[str, Any], dataset: Any, row: int | None) 
 
 
 def _texts_in(batch: Any) -> list[str]:
-    """Return a description of each position in a batch of tuples at which the batch has texts instead of a tensor."""
+    """Describe the elements of a batch that are lists of texts instead of tensors. The batch is a tuple or a list."""
     if not isinstance(batch, (tuple, list)):
         return []
     texts = {place: value[0] for place, value in enumerate(batch) if isinstance(value, (tuple, list)) and value}

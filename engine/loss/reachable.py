@@ -39,8 +39,7 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
     Args:
         value: the value.
-        names: the attributes to search, if the value is an object that cannot be called. These names occur in the code
-            of the function that reads the value.
+        names: the attributes to search, if the value is an object that cannot be called.
         depth: how many levels to search.
         seen: the ids of values that were already searched. The function adds ids to this set.
     """

@@ -102,7 +102,7 @@ def _of_classes(scores: torch.Tensor, target: torch.Tensor) -> str:
 
 
 def _of_elements(name: str, outputs: torch.Tensor, target: torch.Tensor) -> str:
-    """Return the remedy for outputs and targets that do not have one shape and one type; empty if they have."""
+    """Return the remedy if the outputs and the target differ in shape or type, or have values out of range; else ""."""
     remedies = []
     if outputs.shape != target.shape:
         remedies.append(_same_shape(outputs, target))

@@ -41,8 +41,8 @@ def split_state(
 ) -> Mapping[str, Any]:
     """Divide the parameters of a saved optimizer state into the groups of a run with weight decay.
 
-    Without weight decay, the trainer's groups have other sizes than with weight decay. If a callback has
-    `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, the trainer always makes the groups with weight decay.
+    With weight decay, some parameters are in a group without decay. Without weight decay, there is no such group. If a
+    callback has `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, this group always exists.
 
     If the saved run had no weight decay and this run has one, the function divides the saved groups. It recognizes this
     case by the sizes of the groups. In all other cases, it returns the state unchanged. A new group gets the options of

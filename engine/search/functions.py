@@ -44,7 +44,7 @@ def check_function(name: str, function: Any, takes: str, example: str) -> None:
 
 @dataclass
 class CheckedSpace:
-    """The function that returns the hyperparameters of a trial, or the search space of ray and wandb."""
+    """The function `hp_space` of a search. It returns the values of a trial; with ray and wandb, the search space."""
 
     function: Callable[[Any], dict[str, Any]]
     """The function of the user or of the library."""

@@ -145,7 +145,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
     Args:
         line: the decoded line of the step.
-        events: the names of the events of the step, in order. `line` has one number in place of this list.
+        events: the names of the events of the step, in order. The line itself has only the number of this list.
     """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):
@@ -245,8 +245,7 @@ def length_upto(lines: list[bytes], step: int) -> int:
     If the run did not save at this step, the recording keeps all lines before the first line of a later step.
 
     If the run saved at this step, the recording keeps all lines up to the last save, and the events directly after it.
-    After the last save, the kept lines end before the first line of one of two kinds: an event in `RESTARTS`, or a line
-    that does not stand for one event, such as a flag write.
+    These events end before an event in `RESTARTS`, or before a line of another kind, such as a flag write.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

@@ -84,9 +84,10 @@ INSTEAD: dict[str, str] = {
 class Lightning(Callback):
     """Runs a callback of Lightning: at each event, calls the corresponding hook of the callback.
 
-    Write `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. As `trainer`, each hook receives a view of
-    the run, which has the attributes that callbacks of Lightning read. As `pl_module`, it receives your model, if the
-    model is a `LightningModule`. Otherwise, it receives a `LightningModule` with your model in the attribute `model`.
+    Write `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The argument `trainer`
+    of each hook is a view of the run. The view has the attributes that callbacks of Lightning read. The argument
+    `pl_module` is your model, if the model is a `LightningModule`. Otherwise, it is a `LightningModule` with your model
+    in the attribute `model`.
     If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback of Lightning logs become part
     of the next log of the run.
 

@@ -345,8 +345,8 @@ def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
     The local files give the step. If an online run has other rows than the local files, the service gives the step.
-    In two cases, the step of the checkpoint is used if it is later than the step found so far: local files of an
-    offline run are missing, or wandb's mode is `shared`.
+    If local files of an offline run are missing, or if wandb's mode is `shared`, this step may be too early. Then the
+    step of the checkpoint is used if it is later.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

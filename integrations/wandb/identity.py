@@ -77,7 +77,8 @@ class Identity:
     def listed(self) -> list[Segment]:
         """The segments for the script with `wandb sync` commands.
 
-        These are the segments in the property `waiting`. An offline last segment is also listed while it is empty.
+        These are the segments in the property `waiting`, and the last segment if it is offline. The last segment may be
+        empty.
         """
         waiting = self.waiting
         last = [part for part in self.segments[-1:] if part.offline and not part.uploaded]

@@ -72,9 +72,9 @@ def draws_no_random_numbers(lab: Lab) -> None:
 def keeps_weights(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT change no weight, gradient or mode of the model.
 
-    If `Subject.reporter` is True, the check covers the handlers of all stages. If it is False, the check covers no
-    handler. If the check covers all handlers, the weights after the run must also equal the weights after a run without
-    the callback.
+    `Subject.reporter` may change which handlers the check covers. True: the handlers of all stages. False: no handler.
+    None, the default: the handlers in MEASURE and REPORT. If the check covers all handlers, the weights after the run
+    must also equal the weights after a run without the callback.
     """
     if lab.subject.writes_weights:
         return

@@ -189,7 +189,7 @@ def _start_verdict(share: float, seconds: float, once: Dearest) -> Verdict:
     Args:
         share: the share of the session that is in callbacks before the first step and after the last step.
         seconds: the time of all steps of the session, in seconds.
-        once: the callback that takes the most of this time.
+        once: the callback that takes the most time before the first step and after the last step.
     """
     most = f", most in {once.name}" if once.name else ""
     evidence = f"{share:.0%} of the session is in callbacks before the first step and after the last step{most}"

@@ -221,14 +221,14 @@ def padding_to_longest(lengths: list[int]) -> float | None:
 
 
 def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
-    """Return whether the lengths in `known` include padding, because tokenization padded the samples.
+    """Return whether the dataset contains padding, because tokenization padded the samples.
 
-    True if at least one length in `known` is above the length in `lengths`, and not above `width`. If it is above
-    `width`, the collator may have truncated the sample.
+    A sample contains padding if it is longer in the dataset than in the batch. A sample that is longer than the width
+    of the batch does not count, because the collator may have truncated it.
 
     Args:
-        known: the length of each sample of a batch, as the dataset says.
-        lengths: the length of each sample in the batch without padding.
+        known: the length of each sample of a batch in the dataset.
+        lengths: the length of each sample in the batch, without padding.
         width: the width of the batch.
     """
     return len(known) == len(lengths) and any(now < was <= width for was, now in zip(known, lengths))

@@ -255,8 +255,7 @@ class VirtualTrainer(EvaluationMethods):
             run: the run of the preview.
             eval_dataset: the evaluation data of the trainer. For a dict of datasets, only the keys are read.
             curves: the assumed values of metrics: name of a metric -> its curve, as in `Curves`.
-            names: metric prefix of an evaluation -> the names of those of its metrics that have no curve. Each such
-                metric is 0.
+            names: metric prefix of an evaluation -> the names of metrics without a curve. These metrics are 0.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None

@@ -66,8 +66,9 @@ class LastRun:
     def wrote(self, path: Path) -> bool:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
-        The clock of a file server may be behind the clock of the run, and an archive may restore file times of another
-        time zone. The status file contains the time at which the run wrote it, so its file time shows the difference.
+        File times may be wrong: the clock of a file server may be late, and an archive may restore the times of another
+        time zone. The method corrects this with the status file. The run wrote its own time into this file, so the
+        difference from the time of the file is known.
         """
         began = self.began
         if self.has_status:

@@ -158,8 +158,8 @@ class Argument:
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
     """Return the arguments of all classes, and hidden arguments for some aliases.
 
-    If `classes` contains `TrainingArguments` or a subclass, the result has a hidden argument for each alias whose
-    values differ from the values of the argument. For example, the alias `group_by_length` takes a bool, but the
+    If `classes` contains `TrainingArguments` or a subclass, some aliases become hidden arguments: those with other
+    values than the argument that they stand for. For example, the alias `group_by_length` takes a bool, but the
     argument `train_sampling_strategy` takes text. `--help` does not show hidden arguments. A field of any class
     overrides an alias with the same name.
 

@@ -184,8 +184,8 @@ def converted(value: Any, hint: Any) -> Any:
     """Convert a value from a text to the type `hint` of an option.
 
     If the type is a dataclass, a `Call` such as `Keep(last=2)` becomes an instance of this dataclass. If the type is a
-    trigger, a text becomes a trigger. If the type is a class or a callable, the object that the text
-    `package.module:name` names is imported.
+    trigger, a text becomes a trigger. If the type is a class or a callable, the text
+    has the form `package.module:name`, and this object is imported.
 
     Raises:
         Unreadable: if the value cannot be converted.

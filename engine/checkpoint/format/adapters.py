@@ -70,7 +70,7 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 def file_name_of(model: Any, name: str) -> str:
     """Return the name in an adapter file for the weight `name` of the model, such as an embedding.
 
-    For example, `base_model.model.embed.weight` for the weight `embed.weight` of a model that peft does not wrap.
+    If the model is not a `PeftModel`, the function adds the prefix `base_model.model.` to the name.
     """
     plain = name.removeprefix("_orig_mod.")
     return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"

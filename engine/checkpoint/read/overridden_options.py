@@ -135,7 +135,10 @@ class OptionWatch:
                 yield Overridden(name, arguments[name], saved[name])
 
     def _from_groups(self, key: str, arguments: Mapping[str, Any], restored: list[Any]) -> Iterator[Overridden]:
-        """Yield the arguments that differ from the saved groups, for a checkpoint without readable arguments."""
+        """Yield the arguments that differ from the parameter groups of the saved optimizer.
+
+        The method is for checkpoints whose arguments cannot be read.
+        """
         values = list(zip(*restored)) if key == "betas" else [restored]
         for name, numbers in zip(_ARGUMENTS[key] if key == "betas" else _ARGUMENTS[key][:1], values):
             if arguments[name] not in numbers:

@@ -78,8 +78,8 @@ class BackgroundWriter:
     def finished_at(self, step: int) -> bool:
         """Return whether the task of the last `submit` has finished on all ranks.
 
-        Call this method after each step. All ranks get the same answer for the same step. A task for which `wait` has
-        waited counts no longer.
+        Call this method after each step. All ranks get the same answer for the same step. Without a task, such as
+        after `wait`, the answer is False.
 
         Args:
             step: the number of completed steps of the training.

@@ -108,8 +108,8 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
         tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
         gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If True, each CPU tensor
-            is copied into new memory, and then the original is freed. With `copies`, which keeps its memory between
-            saves, the next save would have the optimizer state in memory twice.
+            is copied into new memory, and then the original is freed. This uses less memory than `copies`: `copies`
+            would still hold the state of this save while the next save gathers the state again.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():

@@ -15,9 +15,10 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """The error for a batch that must be made from samples, because columns could make another batch or be slower.
+    """The error for a batch that must be made from its samples, not from columns.
 
-    The code that catches the error makes the batch from the samples.
+    From columns, the batch could differ, or take longer. The code that catches the error makes the batch from the
+    samples.
     """
 
 

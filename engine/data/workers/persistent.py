@@ -37,8 +37,7 @@ class PersistentLoaders:
         """Store the loader of a dataset.
 
         If `load_state_dict` received RNG states for the dataset name `name`, the first loader under this name gets
-        these states. If the program later stores a loader of another dataset under the same name, the workers of this
-        loader draw new seeds, as in an uninterrupted run.
+        these states. The workers of later loaders under this name draw new seeds, as in an uninterrupted run.
         """
         if name in self._loaders:
             self._saved.pop(name, None)
@@ -55,8 +54,8 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remove all loaders, and store `state`: the RNG states that the method `state_dict` returned.
+        """Remove all loaders, and store the RNG states that the method `state_dict` returned.
 
-        The method `keep` passes the stored RNG states to the loaders that it stores later, one loader per name.
+        When the method `keep` later stores the loader of a dataset, it passes the RNG states of this dataset to it.
         """
         self._loaders, self._saved = {}, dict(state)
