@@ -190,8 +190,8 @@ _LOSS = Param(
 _OUTPUTS = Param(
     "outputs",
     "Any",
-    "The outputs of the model for the batch. After `on_loss`, the value is None if no handler names the parameter "
-    "`outputs`.",
+    "The outputs of the model for the batch. After `on_loss`, `run.outputs` is None, unless a handler names the "
+    "parameter `outputs`.",
 )
 _LAST_NORM = Param(
     "grad_norm",
@@ -351,7 +351,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes at the next save or the end of training.",
+        "The retention policy deleted a checkpoint. Handlers are called at the next save, or at the end of training.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub. At a save, only rank 0 announces this event."),

@@ -222,9 +222,9 @@ class PushToHub(Callback):
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What to push, and when. `end` pushes the model at the end. All other values push the model at each save and at
-    the end. `every_save` pushes nothing else. `checkpoint` also pushes the newest checkpoint, as the folder
-    `last-checkpoint`. `all_checkpoints` also pushes every checkpoint."""
+    """What to push, and when. `end` pushes the model at the end. `every_save` pushes the model at each save and at
+    the end. `checkpoint` and `all_checkpoints` do the same. `checkpoint` also pushes the newest checkpoint, as the
+    folder `last-checkpoint`. `all_checkpoints` also pushes every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the setting of the owner on the hub."""
     always: bool = False
@@ -236,7 +236,8 @@ class PushToHub(Callback):
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
-    """The action if the repository cannot be created. With each value, a failed push in the background only warns."""
+    """The action if the repository cannot be created. A failed push in the background only warns, whatever the
+    value."""
     publisher: Repository = field(init=False, repr=False, compare=False)
     """The object that pushes. `trainer.push_to_hub()` also uses this object."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -37,7 +37,7 @@ class Evaluate(Cadence):
     Raises:
         ArgumentError: if `name` is set without `dataset`, if `rows` is less than 1, if `rows` is set
             and a dataset has no length, or if an evaluation batch does not fit in memory. When the training begins: if
-            `dataset` is a text, but neither a dataset of the trainer nor a file.
+            `dataset` is a text that names no dataset of the trainer and no file.
         DataError: when the training begins: if there is no dataset, or if the dataset cannot be evaluated.
     """
 

@@ -28,7 +28,7 @@ class RecurrentMemory(Callback):
     With a single process, checkpoints contain the memory. A resumed run restores the memory if the batch size is the
     same. With several ranks, each rank has its own memory, and a resumed run starts with an empty memory.
 
-    The id of the callback is `CarryPast`, another name of the class. Checkpoints use this name too.
+    The id of the callback, also in checkpoints, is `CarryPast`: an older name of the class.
 
     Raises:
         ArgumentError: if `index` is below 1.

@@ -64,9 +64,9 @@ class Capsule(Callback):
     spike: float = 10.0
     """A step fails if its loss or gradient norm is more than this many times the median of the 50 previous steps."""
     limit: int = 2
-    """The largest number of capsules of each rank in the output folder. After this number of capsules, a session writes
-    no more. A write that fails does not count. To stay within the limit, a new capsule replaces the oldest capsule of
-    an earlier session. If consecutive steps fail, the callback writes a capsule only for the first of these steps."""
+    """The largest number of capsules of each rank in the output folder. A session writes at most this many. A write
+    that fails does not count. If capsules of earlier sessions fill the limit, a new capsule replaces the oldest of
+    them. If consecutive steps fail, the callback writes a capsule only for the first of these steps."""
     max_gigabytes: float = 8.0
     """The largest size of the weights and batches of a capsule, in units of 10^9 bytes. The callback does not write a
     larger capsule. In the automatic callback of a trainer, the value is 1."""

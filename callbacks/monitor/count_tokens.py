@@ -60,8 +60,8 @@ class CountTokens(Callback):
 
     which: Literal["all", "non_padding"] = "all"
     """The tokens to count: `all`, or `non_padding` for all tokens except padding. The `attention_mask` of a batch marks
-    its padding. In a batch without a mask, or with a mask for pairs of tokens, tokens with the id `pad_token_id` of the
-    tokenizer are padding."""
+    its padding. If a batch has no mask, or its mask has one value per pair of tokens, the tokens with the id
+    `pad_token_id` of the tokenizer are padding."""
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 

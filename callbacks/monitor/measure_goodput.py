@@ -52,8 +52,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. In a long session, the time is longer: 1 % of the length of
-    the session so far."""
+    """The shortest time between two heartbeats, in seconds. In a long session, the time between
+    heartbeats is 1 % of the length of the session so far."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)

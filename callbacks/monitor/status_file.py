@@ -70,11 +70,11 @@ class StatusFile(Callback):
     this session has not logged yet has its value of the previous session.
 
     Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an
-    error, the failing rank also writes the file. A rank that ends because of this error does not overwrite the file.
+    error, the failing rank also writes the file. Other ranks that end because of this error do not overwrite the file.
 
-    If the disk is full, the callback overwrites the file in place. A new file needs free space. If the values need more
-    space than the file has, the callback leaves out the ledger entries, the costs and the metrics, in this order, and
-    then cuts the reason.
+    If the disk is full, the callback overwrites the file in place, because a new file would need free space. If the
+    values need more space than the file has, the callback leaves out the ledger entries, the costs and the metrics, in
+    this order, and then cuts the reason.
     """
 
     on_error = "warn"

@@ -103,9 +103,9 @@ class ReportingArguments(Group):
     report_to: str | list[str] | None = arg(
         None,
         "Trackers that receive the logs: one name, a list of names, 'all' or 'none'. 'all': every tracker whose "
-        "package is installed. The name of an installed plugin also works. None means 'none', with one exception. If "
-        "`logging_dir` is set and TensorBoard is installed, None means 'tensorboard'. After construction, "
-        "`args.report_to` is a list.",
+        "package is installed. The name of an installed plugin also works. None means 'tensorboard' if `logging_dir` "
+        "is set and TensorBoard is installed. Otherwise, None means 'none'. After construction, `args.report_to` is a "
+        "list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
     project: str | None = arg(
