@@ -75,8 +75,8 @@ class CallbackHandler:
         """All callbacks and subscribed functions, in order of attachment.
 
         A change of the list attaches, detaches or reorders callbacks. The program may replace a method, such as
-        `on_log`, by its own function. While this function runs, the list has only the callbacks that handle the event,
-        because the function itself must call them.
+        `on_log`, by its own function. While this function runs, the list has only the callbacks in the stage DECIDE
+        that handle the event in the style of transformers. The function itself must call them.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
