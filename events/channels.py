@@ -83,7 +83,8 @@ class Channel(blinker.Signal):
         Args:
             callback: the callback.
             function: the handler in the class of the callback, such as `Progress.on_prediction_step`. If a subclass or
-                the instance overrides the handler, announcements call the overriding handler.
+                the instance overrides this handler, this method has no effect: announcements call the overriding
+                handler.
             rests: True to skip the handler, False to call the handler again.
         """
         handler = MethodType(function, callback)

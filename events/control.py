@@ -222,9 +222,11 @@ class TrainerControl:
     def finish(self, flag: Flag | None = None) -> None:
         """End the work for `flag`, or for all flags if `flag` is None.
 
-        After this call, `should_<flag>` is True only if there is a new request. Before `on_log`, `on_evaluate`,
-        `on_save` and `on_epoch_begin`, the bus ends the work for `log`, `evaluate`, `save` and `epoch_stop`.
-        transformers sets its flags to False before the same events.
+        After this call, `should_<flag>` is True only if there is a new request.
+
+        Four events come after the work for a flag: `on_log` for `log`, `on_evaluate` for `evaluate`, `on_save` for
+        `save`, and `on_epoch_begin` for `epoch_stop`. The bus calls this method before the handlers of these events
+        run. transformers sets its flags to False before the same handlers run.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 

@@ -57,9 +57,9 @@ class Trigger:
     def wakes(self, step: int, max_steps: int) -> float:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
-        The trigger is not due at the end of a step between `step` and the returned step. At the end of the returned
-        step, the trigger may be due or not. Exception: if the property `unforeseen` is True, an early stop of the run
-        can make the trigger due before the returned step.
+        At the end of the returned step, the trigger may be due or not. Between `step` and the returned step, the
+        trigger is not due at the end of a step. The only exception is an early stop of the run: it can make the trigger
+        due if the property `unforeseen` is True.
         """
         return step + 1
 

@@ -371,9 +371,9 @@ def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
 
 
 def _ends_with_epoch(run: Run) -> bool:
-    """Return whether this session ends with the end of this epoch, and has not done the work of the epoch's end yet.
+    """Return whether the run ends now, and this session still has to do the work at the end of the epoch.
 
-    With `save_strategy="epoch"`, the work of the epoch's end saves the step. An earlier save would save it twice.
+    With `save_strategy="epoch"`, this work includes a save of the step. An earlier save would save the step twice.
     """
     ends, position = run.control.should_training_stop and not run.interrupted(), run.position
     return ends and position is not None and not position.closed and not position.held

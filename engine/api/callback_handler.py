@@ -46,9 +46,9 @@ class CallbackHandler:
 
     An instance of a subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    A function that replaces a method must call each handler of the stage DECIDE that takes
-    `(args, state, control, **kwargs)`. While this function runs, the attribute `callbacks` lists the callbacks with
-    such handlers. The bus calls all other handlers.
+    A function that replaces a method must call the handlers of the callbacks in the attribute `callbacks`. While the
+    function runs, this list has only the callbacks whose handler is in the stage DECIDE and takes
+    `(args, state, control, **kwargs)`. The bus calls the handlers of all other callbacks.
 
     A program may also set the attributes that handlers receive, such as `model`, and add new attributes. A program
     cannot replace other methods of this object.
@@ -284,7 +284,8 @@ class CallbackHandler:
         """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
         If transformers does not have the event, return `ordered`. If the program did not change this object, return
-        `ordered`. A change is a replaced `call_event`, a replaced method of the event, or a set attribute like `model`.
+        `ordered`. The program changes this object in two ways: it replaces `call_event` or the method of the event, or
+        it sets an attribute of `_FIELDS`, such as `model`.
 
         If the program changed this object, one new subscription replaces all handlers that are in the stage DECIDE and
         take `(args, state, control, **kwargs)`. The new subscription calls the method of the event on this object.

@@ -39,7 +39,7 @@ PARTS: dict[str, tuple[type, str]] = {"run": (Run, "the record of the run"), "bu
 
 
 def is_own_property(cls: type, name: str) -> bool:
-    """Return whether a name is a property that the Trainer itself defines, and not a subclass."""
+    """Return whether `name` is a property of the Trainer that no subclass overrides."""
     found = getattr(cls, name, None)
     return isinstance(found, property) and str(getattr(found.fget, "__module__", "")).startswith(_LIBRARY)
 

@@ -227,8 +227,8 @@ class PublishingMethods(SavingMethods, LoadingMethods):
     def _finish_current_push(self) -> None:
         """Wait for the pushes in progress.
 
-        If the engine calls an override of this method, `super()._finish_current_push()` does nothing. The engine itself
-        waits for the pushes.
+        The engine calls an override of this method at the end of the training. In this call,
+        `super()._finish_current_push()` does not wait, because the callback `PushToHub` waits later, in `on_close`.
         """
         if not self._is_work("_finish_current_push"):
             for publisher in self._publishers():

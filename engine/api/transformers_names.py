@@ -126,9 +126,9 @@ class Replacement:
 def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange: `id` -> (object of transformers, object of trainbus with the same name).
 
-    The dict has each pair twice: under the `id` of the object of transformers for the replacement, and under the `id`
-    of the object of trainbus for `Replacement.undo`. Names that are already replaced are left out. The function imports
-    every module in `NAMES`.
+    The dict has each pair twice. The replacement finds a pair by the `id` of the object of transformers, and
+    `Replacement.undo` finds a pair by the `id` of the object of trainbus. Names that are already replaced are left out.
+    The function imports every module in `NAMES`.
     """
     try:
         package = importlib.import_module(_LIBRARY)

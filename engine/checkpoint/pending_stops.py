@@ -1,7 +1,7 @@
 """Stop requests of callbacks, saved in a checkpoint and repeated in the resumed run.
 
-A run may save a checkpoint after a callback such as early stopping requests a stop, and before the run stops. The saved
-state of the callback already contains this decision. So a resumed run repeats the request, and stops too.
+A callback such as early stopping may request a stop. The run may then save a checkpoint before it stops. The saved
+state of the callback already contains the decision to stop. So a resumed run repeats the request, and stops too.
 
 A resumed run does not repeat other stop requests, because they end only a session. Such requests come from a signal, a
 time limit, `trainbus tell`, a function, or a callback without a state.

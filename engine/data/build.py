@@ -232,7 +232,7 @@ def rows_read(loader: Any) -> int | None:
     """Return how many samples all ranks together read in an iteration of a loader, without padding rows.
 
     A sampler may leave out samples of the dataset, or repeat them. Call this function after the iteration has begun,
-    because a sampler of the user may have no length.
+    because a `BatchedSampler` counts its samples when its iteration begins.
 
     Returns:
         The number. None in two cases: the number is unknown, or each rank reads all samples of a loader of the user.

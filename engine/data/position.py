@@ -60,7 +60,7 @@ class Position:
             self.next_epoch()
 
     def rows(self, rows_per_batch: int) -> int:
-        """Return how many samples of the epoch all ranks together have used. Copies that fill the last batch count too.
+        """Return how many samples of the epoch all ranks together used, including copies that fill the last batch.
 
         Args:
             rows_per_batch: the samples per batch of one rank, times the world size.

@@ -189,7 +189,7 @@ def activation_bytes(workload: Workload) -> float:
     the vocabulary.
 
     - A layer stores `sbh (34 + 5 a s / h)` bytes. Of these, `2 sbh + a s^2 b` bytes are masks of one byte per element.
-      The term with `a` is the attention scores.
+      The term `5 a s / h` is for the attention scores.
     - With gradient checkpointing, a layer stores only its input, `2 sbh`. Backward recomputes one layer at a time. This
       layer then has all of its activations.
     - The dropout of the embedding stores a mask, `sbh`.

@@ -68,7 +68,7 @@ class LossWindow:
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches
                 of a third step.
-            share: the fraction of a step that the batch is, such as 1/4 with four batches per step.
+            share: 1 divided by the number of batches per step, such as 1/4 with four batches.
         """
         counted = steps - self._missing
         if counted > 1e-6:

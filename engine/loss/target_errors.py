@@ -129,7 +129,10 @@ def _same_shape(outputs: torch.Tensor, labels: torch.Tensor) -> str:
 
 
 def _beyond(values: torch.Tensor) -> bool:
-    """Return whether a value is not from 0 to 1. False on a GPU, where the failed kernel makes reading impossible."""
+    """Return whether a value is below 0, above 1 or NaN.
+
+    Return False on a GPU, because the failed kernel makes it impossible to read values.
+    """
     return values.device.type == "cpu" and not bool(((values >= 0) & (values <= 1)).all())
 
 

@@ -10,9 +10,9 @@ from .hyperparameters import BestRun, converted
 
 
 def assignable(best: BestRun | list[BestRun], args: TrainingArguments) -> BestRun | list[BestRun]:
-    """Return the best trials with values that have the types of their arguments, such as the seed 12 for 12.7.
+    """Return the best trials, with each value converted to the type of its argument: the seed 12.7 becomes 12.
 
-    A trial converts each value of the search in this way. An assignment `args.seed = 12.7` would be refused.
+    A trial converts each value of the search in the same way. An assignment `args.seed = 12.7` would be refused.
 
     Args:
         best: the result of a search.

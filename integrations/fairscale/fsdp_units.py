@@ -256,7 +256,7 @@ def _has_shape(value: Any, shape: torch.Size) -> bool:
 
 
 def _weights_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's parameters in the order in which its state numbers them."""
+    """Return the parameters of an optimizer. The index in the list is the parameter's number in the optimizer state."""
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 

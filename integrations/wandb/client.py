@@ -164,10 +164,10 @@ class WandbSession(TrackerSession):
         )
 
     def _open_again(self, request: Request) -> None:
-        """Open a run for `request`, and use this run instead of the current run.
+        """Open a run for `request`, and use this new run instead of the current run.
 
-        If this session also opened the former run, write its recent rows again, in case they were lost. For example,
-        wandb-core may die before it writes a row.
+        wandb-core may die before it writes a row. So the new run may lack recent rows of the current run. If this
+        session opened both runs, the method writes these rows again.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)

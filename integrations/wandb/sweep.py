@@ -127,16 +127,16 @@ class _Trials:
 
 
 def _metric(given: Any, name: str | None, direction: str) -> dict[str, Any]:
-    """Return the entry `metric` of the configuration of a sweep.
+    """Return the entry `metric` of the configuration of a sweep. Its goal is always `direction`.
 
     Args:
-        given: the entry of the user's space; None if the space has no such entry.
+        given: the entry of the user's space; None if the space has no such entry. The goal `minimize` in this entry has
+            no effect, because `minimize` may be a mere default.
         name: the option `metric` of the search. None: the name of the user's entry, else the objective.
         direction: the direction of the search.
 
     Raises:
-        ArgumentError: if `given` is not a dict, or if its goal is `maximize` and the search minimizes. If its goal is
-            `minimize` and the search maximizes, the sweep maximizes, because `minimize` may be a mere default.
+        ArgumentError: if `given` is not a dict, or if its goal is `maximize` and `direction` is `minimize`.
     """
     entry = {} if given is None else given
     example = {"name": "eval/accuracy", "goal": direction}

@@ -317,7 +317,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a subscriber can raise flags and is not part of trainbus. Its stage decides whether it can."""
+    """Return whether a subscriber is not part of trainbus, and may raise flags because its stage is before REPORT."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False

@@ -58,12 +58,12 @@ Options = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Overridden:
-    """A value of the resumed run that has no effect."""
+    """An argument or option whose new value has no effect, because the run uses the value in the checkpoint."""
 
     name: str
     """The argument, or the option of an optimizer that the program built."""
     given: Any
-    """The value in the resumed run."""
+    """The new value, which has no effect."""
     saved: Any
     """The value in the checkpoint, which the run uses."""
 

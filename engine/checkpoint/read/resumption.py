@@ -172,7 +172,7 @@ class Resumption(FreshStart):
         """Read the values that only this rank saved, such as RNG states and loader position; {} if there are none.
 
         Raises:
-            CheckpointError: if the checkpoint lacks the RNG states of all ranks, and `resume_partial` is False.
+            CheckpointError: if no rank has RNG states in the checkpoint, and `resume_partial` is False.
         """
         rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
         stored = self.checkpoint.state_files

@@ -61,8 +61,8 @@ class RanksWriter(BackgroundWriter):
     def _agree(self) -> None:
         """Agree with the threads of the other ranks on the due step. From this step on, the task counts as finished.
 
-        If a collective of the threads fails, the due step of this rank is 0. So this rank treats the task as finished
-        at every step.
+        If a collective of the threads fails, the due step of this rank is 0. `finished_at` then returns True for every
+        step, because no step is below 0.
         """
         due = 0
         try:
