@@ -65,7 +65,8 @@ class Conflict:
     """A statement that a callback does not work with certain other callbacks.
 
     Example:
-        conflicts_with = (Conflict(Capability.SHARDS_MODEL, "it converts full weights. Leave it out."),)
+        class ReadWeights(Callback):
+            conflicts_with = (Conflict(Capability.SHARDS_MODEL, "ReadWeights needs full weights. Leave it out."),)
     """
 
     other: type | Capability

@@ -46,8 +46,8 @@ class RemoteStore(Callback):
       this checkpoint is newer than all checkpoints in the output folder. If this checkpoint is damaged and
       `on_store_error` is `warn`, the callback logs a warning and tries the next older checkpoint.
     - Deleting: after each copy, the callback applies the retention policy to all checkpoints of this run, remote and
-      local. It deletes a remote checkpoint if the policy does not keep this checkpoint and the output folder lacks it.
-      It deletes no local checkpoint.
+      local. A remote checkpoint stays if the policy keeps it, or if the output folder contains it. The callback deletes
+      the other remote checkpoints of this run. It deletes no local checkpoint.
     - With `save_on_each_node`, the callback copies only the checkpoints of the machine of rank 0.
 
     Raises:

@@ -49,7 +49,7 @@ class Report(Callback):
 
 
 def live_values(run: Run) -> dict[str, Any]:
-    """Return the values for the report that are not in its files: id, state, arguments, callbacks, machine."""
+    """Return the present values of a run for the report: id, state, arguments, callbacks and machine."""
     ledger = [asdict(entry) for entry in run.control.ledger]
     return {
         "run_id": run.run_id,

@@ -57,8 +57,8 @@ class MetricSchedule(Callback):
             attached: the callbacks of the trainer.
 
         Returns:
-            The callback, or None in two cases. The schedule needs no metric. Or the trainer already has a
-            `MetricSchedule`: in `attached`, or from `from_arguments(args)`.
+            The callback. None if the schedule needs no metric. Also None if `attached` contains a `MetricSchedule`, or
+            if `from_arguments(args)` returns one.
         """
         found = any(isinstance(each, cls) for each in attached) or cls.from_arguments(args) is not None
         return cls(args.metric_for_best_model or DEFAULT_METRIC) if needs_metric(schedule) and not found else None

@@ -270,9 +270,9 @@ class Accelerator(GradientMethods):
         return map_tensors(lambda each: self.run.ranks.gather_padded(self._without_repeated(each)), input_data)
 
     def _without_repeated(self, results: Any) -> Any:
-        """Return results without the results of repeated samples, which only fill up the last batches.
+        """Return results without the results of repeated samples, which only fill up the last batches of a loader.
 
-        Return `results` unchanged if its length is not the number of samples of the last batch.
+        Return `results` unchanged if its length differs from the number of samples in the last batch of this rank.
         """
         if self.stepper is not None and self._in_training and not self.stepper.completing:
             return results  # the loader is ahead: it has read all batches of the step

@@ -29,12 +29,12 @@ REFUSED: dict[str, str] = {
 
 
 def changes_nothing(trainer: Any, name: str, value: Any) -> bool:
-    """Return whether an assignment changes nothing, because a refused attribute gets the value that it has already.
+    """Return True if an assignment sets an attribute in `REFUSED` to the value that the attribute already has.
 
     For an attribute that is not in `REFUSED`, return False.
 
     Raises:
-        AttributeError: if the value of a refused attribute would change.
+        AttributeError: if the value of an attribute in `REFUSED` would change.
     """
     if name not in REFUSED:
         return False

@@ -56,8 +56,8 @@ class EvaluationMethods(EvaluationOverrideMethods):
                 dataset are `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions. Default: the keys that the config of the
                 model names. During training, `ignore_keys_for_eval` of `train` is the default, if it is not None.
-            metric_key_prefix: the prefix of all metric names. For a named dataset, `eval` and `eval_<name>` both
-                give the metric names `eval_<name>_<metric>`.
+            metric_key_prefix: the prefix of all metric names. With `eval_dataset="math"`, the prefixes `eval` and
+                `eval_math` give the same metric names, such as `eval_math_loss`.
 
         Raises:
             ArgumentError: if a text is neither the name of an eval dataset nor the path of a file of rows.

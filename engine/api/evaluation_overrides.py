@@ -1,4 +1,4 @@
-"""The Trainer's methods that call overrides of `evaluate` and `predict`, and that name the metrics of datasets."""
+"""The Trainer's methods that call overrides of `evaluate` and `predict`, and build metric prefixes (`eval_math`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .overrides import arguments_of_evaluation, overrides_evaluate
 
 
 class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
-    """Methods that call overrides of `evaluate` and `predict`, and that name the metrics of datasets."""
+    """Methods that call overrides of `evaluate` and `predict`, and build metric prefixes such as `eval_math`."""
 
     evaluate: Callable[..., dict[str, float]]
 

@@ -65,7 +65,10 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False. After the push, `Trainer.push_in_progress` is None, but this object still returns False."""
+        """Return False, also after the end of the push.
+
+        To see whether a push is in progress, read `Trainer.push_in_progress`. The value is None if there is none.
+        """
         return False
 
 

@@ -38,8 +38,8 @@ class CarriedStates:
 
         Args:
             states: the states by callback id.
-            owners: class, settings and state version of callbacks, by callback id. It may lack some callbacks, and have
-                others.
+            owners: class, settings and state version of callbacks, by callback id. An id in `states` may have no entry.
+                Entries for ids that are not in `states` are ignored.
 
         Returns:
             The ids of the states that are not carried, because their callbacks replace weights.

@@ -160,11 +160,12 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Divide a number of finished samples evenly over the parts that ranks and workers read.
+    """Divide a number of finished samples evenly over ranks and workers.
 
     Args:
         rows: the number of finished samples, over all ranks.
-        parts: the value of `Loader.parts`: how many ranks read separate parts, and the number of workers of a rank.
+        parts: the value of `Loader.parts`. For example, `[2, 4]`: 2 ranks read separate parts of a stream, and each
+            rank has 4 workers.
 
     Returns:
         The number of finished samples for each worker number 0, 1, ..., as in `EpochProgress.rows`. Equal on all ranks.

@@ -152,8 +152,8 @@ class Loader(DataLoader[Any]):
     def resume_from(self, state: dict[str, Any]) -> bool:
         """Make the next iteration start at the position of `state`, in the same epoch.
 
-        If the batch size changed, or if the entry `parts` of `state` differs from the attribute `parts`, the iteration
-        skips as many samples as are finished. Otherwise it starts exactly where the saved iteration was.
+        If the batch size changed, the iteration skips the finished samples. It does the same if another number of ranks
+        or workers reads a stream. Otherwise, the iteration starts exactly where the saved iteration was.
 
         Args:
             state: some or all entries of `resume_state`, and `row`: the number of finished samples of the epoch,

@@ -100,7 +100,8 @@ class StreamShard(IterableDataset[Any]):
 
         Args:
             batches: the number of batches of this epoch that the workers of this rank have made so far.
-            workers: the number of workers. The last batch of each worker may not be full.
+            workers: the number of workers. The last batch of each worker can be smaller than the other batches. So the
+                method allows `workers - 1` additional batches.
         """
         planned = None if self._told_longer else _length_of(self.rows)
         if planned is not None and batches >= math.ceil(planned / self.stride) + workers:

@@ -46,9 +46,8 @@ class Consensus:
 
         Args:
             run: the run.
-            authors: the ids of callbacks, the same ids on all ranks. As long as no other callback writes a flag, the
-                ranks compare their flags, and exchange requests and vetoes only if the flags differ. If another
-                callback writes a flag, such as a callback that is attached later, the ranks always exchange them.
+            authors: the ids of callbacks that write flags, the same ids on all ranks. If a callback with another id
+                writes a flag, the ranks always exchange their requests and vetoes. `__call__` describes the exchange.
         """
         self._activity = run.activity
         self._ranks = run.ranks

@@ -38,7 +38,8 @@ class Gathered:
         Args:
             rows: number of rows to return.
             of: number of all rows of the last batch. Set `of` if an array has several entries per row, such as several
-                generated sequences. None: each array has one entry per row.
+                generated sequences. For example, an array with 12 entries and `of=4` has 3 entries per row. None: each
+                array has one entry per row.
         """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 

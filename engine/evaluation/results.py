@@ -54,8 +54,8 @@ class Results:
             concat: whether to join batches into one array. False keeps a list of batches.
             dataset_size: number of rows of the dataset; None if the dataset has no length, or if a limit leaves out
                 batches.
-            rows_to_read: returns the number of rows that all ranks together read, without padding rows. All further
-                rows are padding rows. None: there are no padding rows at the end.
+            rows_to_read: a function that returns how many rows all ranks together read, without padding rows. Gathered
+                rows after this number are padding rows. If the function returns None, no row counts as a padding row.
             include_losses: give `compute_metrics` the losses.
             as_objects: gather pickled objects instead of tensors.
             together: gather the results of `GATHERED_TOGETHER` batches at once, so that fast ranks wait less often. If

@@ -19,8 +19,8 @@ def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list
     An optimizer state stores how many parameters each group has, but not which parameters. There are three cases:
 
     - The groups in `own` have the sizes `sizes`: return `own`.
-    - The trainer built the groups in `own`: build the trainer's groups with weight decay and without it. Return the
-      groups that have the sizes `sizes`; None if both have other sizes.
+    - The trainer built the groups in `own`: call `make` twice, with and without weight decay. Return the result in
+      which the groups have the sizes `sizes`; None if neither result has these sizes.
     - The user built the groups in `own`: return None.
 
     Args:

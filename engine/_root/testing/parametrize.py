@@ -49,7 +49,9 @@ def parametrize_with_checks(
     expected_failed: Mapping[str, str] | None = None,
     **promises: Any,
 ) -> pytest.MarkDecorator:
-    """Return a decorator that gives a test one case per callback and check, as the argument `check`.
+    """Return a decorator that runs a test once for each combination of a callback and a check.
+
+    The test has the parameter `check`. The call `check()` runs one check on one callback.
 
         @parametrize_with_checks([SkipSpikes, lambda: Notify("http://127.0.0.1:9")])
         def test_conforms(check):

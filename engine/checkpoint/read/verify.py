@@ -73,9 +73,11 @@ def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
 def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Verify a checkpoint. Return its problems, one sentence each; empty if it is good.
 
-    If no manifest lists files, as in checkpoints of other libraries, the checkpoint is good if it has a trainer state
-    and weights. With `full=True`, the function also checks the header of each `.safetensors` file, and the checksums in
-    each zip file of torch.
+    If no manifest lists the files, as in checkpoints of other libraries, the function makes two checks instead:
+
+    - The checkpoint has a trainer state and weights.
+    - Only with `full=True`: each `.safetensors` file has a correct header, and each zip file of torch has correct
+      checksums.
 
     Args:
         folder: the checkpoint.

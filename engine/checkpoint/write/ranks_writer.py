@@ -20,10 +20,10 @@ class RanksWriter(BackgroundWriter):
     The threads have their own process group. The training never uses this group.
 
     One rank may finish its task earlier than another rank. But all ranks must announce `on_commit`, or raise the error
-    of the task, at the same step. So the threads exchange the last step that each rank completed. The *due step* is
-    the highest of these steps plus 1: for the steps 10 and 12, the due step is 13. Before the due step, `finished_at`
-    returns False. From the due step on, `finished_at` returns True. While the threads exchange the steps, `finished_at`
-    waits.
+    of the task, at the same step. So when the tasks of all ranks have ended, the threads exchange the last step that
+    each rank completed. The *due step* is the highest of these steps plus 1: for the steps 10 and 12, the due step is
+    13. Before the due step, `finished_at` returns False. From the due step on, `finished_at` returns True. While the
+    threads exchange the steps, `finished_at` waits.
     """
 
     def __init__(self) -> None:

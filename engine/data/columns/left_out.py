@@ -109,9 +109,9 @@ def _shown(text: str) -> str:
 
 
 def _first_other(dataset: Any, name: str) -> tuple[int, str] | None:
-    """Return the first row of a table whose text is not a number, and this text.
+    """Return the first text in the column `name` that `float` refuses, as a pair: row number, text.
 
-    Return None if no such row is found, or if the dataset is not of the class `datasets.Dataset`.
+    Return None if no such text is found, or if the dataset is not of the class `datasets.Dataset`.
     """
     table = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
     if table is None or not isinstance(dataset, table):

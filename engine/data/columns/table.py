@@ -78,8 +78,9 @@ class Table:
         """Return a column; None if the column holds text.
 
         Raises:
-            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a value of a column
-                without text is null, or has another type than bool, float32, float64 or an integer up to int64.
+            NotColumnar: if `datasets` decodes the values of the column, such as images. Also if a column that does not
+                hold text contains null, or has an unsupported type. The supported types are bool, float32, float64 and
+                all integers except uint64.
         """
         if name in self._others:
             raise NotColumnar
