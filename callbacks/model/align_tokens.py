@@ -59,8 +59,8 @@ def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
             skipped.
         config: the config of the model. If it has a list of end tokens, a new end token becomes the first of the list.
             Otherwise, the new end token replaces the old one.
-        generation: the generation config, or None. A new end token becomes the first of a list, even if the generation
-            config had only one end token.
+        generation: the generation config, or None. Its end token becomes a list: the new end token, then the
+            earlier end tokens. For example, the new end token 7 changes 2 to [7, 2].
     """
     changed = {}
     for name in NAMES:

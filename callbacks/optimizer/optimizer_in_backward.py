@@ -66,8 +66,8 @@ class OptimizerInBackward(Callback):
       callback, and not `torch_compile=True`.
 
     Raises:
-        ArgumentError: if the run uses several ranks, clipping, gradient accumulation, `fp16` or `auto_find_batch_size`,
-            or if trainbus does not know that the optimizer updates each weight from the gradient of this weight alone.
+        ArgumentError: if the run uses several ranks, clipping, gradient accumulation, `fp16` or `auto_find_batch_size`.
+            Also if the optimizer is not supported. The message lists the supported optimizers.
         HandlerError: if a handler skips the update, if a handler changes an option of the optimizer after backward, or
             if the optimizer has a step pre-hook.
         ModelError: if backward computes the gradient of a weight twice in one step.

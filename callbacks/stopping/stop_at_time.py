@@ -31,8 +31,8 @@ class StopAtTime(Callback):
     the callback also requests a checkpoint.
 
     The time of a step includes logs and evaluations after the step. The time of a save ends when the checkpoint is on
-    disk, also with `async_save=True`. If a `RemoteStore` copies the checkpoint, or `PushToHub` pushes it, the time of a
-    save includes these transfers and the push at the end of the training.
+    disk, also with `async_save=True`. The end of a training waits for the copies of a `RemoteStore` and the pushes of
+    `PushToHub`. So the time of a save includes them.
 
     Until a session has measured a save, a copy or a push, the callback reserves `first_save` for each of them. By
     default, this is the time to write the weights and the states of Adam at 200 MB per second: 35 seconds for a model

@@ -197,7 +197,8 @@ class PublishingMethods(SavingMethods, LoadingMethods):
 
         Args:
             output_dir: the folder for the model; by default `args.output_dir`, the output folder.
-            _internal_call: if True, the method does not push. The engine passes True for checkpoints and pushes.
+            _internal_call: if True, the method does not push. The engine passes True when it saves a checkpoint or
+                pushes the model.
         """
         super().save_model(output_dir, _internal_call)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:

@@ -257,8 +257,9 @@ def _origin(position: int, items: list[Any], read: list[_Read]) -> _Read | None:
 def _rows_in(item: Any, origin: _Read | None) -> int:
     """Return the number of samples of `item`, a result of an override of `get_batch_samples`.
 
-    If `item` has as many rows as the batch `origin`, return the number that the loader counted for `origin`. If the
-    sizes differ, or if the loader counted no number, return the rows of `item`; 0 if unknown.
+    If `item` has as many rows as the batch `origin`, return the number of samples that the loader counted for `origin`.
+    Otherwise, or if the loader did not count the samples, return the number of rows of `item`; 0 if unknown. In a
+    time-major batch, the number of rows is not the number of samples.
     """
     size = rows_of(item)
     if origin is not None and origin.known is not None and origin.size == size:

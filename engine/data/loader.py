@@ -244,7 +244,7 @@ class Loader(DataLoader[Any]):
         return self._own
 
     def _states_at_start(self) -> dict[str, Any]:
-        """Return the current RNG states; {} if no run can resume in the middle of the iteration that starts now."""
+        """Return the current RNG states; {} if no checkpoint needs the position, as in an evaluation."""
         return {**random_states(), "own": self._own_generators().read()} if self._resumes else {}
 
     # Iterating.

@@ -100,8 +100,8 @@ class Agreement:
         """Make the ranks agree. Every rank calls this method at the same point of a step.
 
         Raises:
-            SubscriptionError: if a callback that was attached after the first call of this object needs an exchange
-                that the first call did not choose.
+            SubscriptionError: if a callback was attached after the first call of this object, and needs an exchange
+                that the ranks do not make. The first call chooses the exchanges.
             RankDivergence: if the flags of callbacks, or the skipped updates, differ between the ranks.
         """
         if self._agree is None:

@@ -131,7 +131,7 @@ class Comparison:
     """A check that each callback without `local = True` writes the same flags on all ranks."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
-        """Create a comparison that ignores all earlier flag writes. `__call__` calls `agree` after it has compared."""
+        """Create a comparison that ignores all earlier flag writes."""
         self._ranks = ranks
         self._bus = bus
         self._agree = agree

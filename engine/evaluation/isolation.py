@@ -28,8 +28,8 @@ def isolated(function: Any) -> Callable[..., Any]:
     """Return a copy of a plain Python function. A call of the copy does not change the state of the original.
 
     The state is the closure and the defaults of the function, and the globals of its module that the function uses. The
-    copy includes functions of the same module that the function calls. A global variable with an object of a class of
-    another module, such as a metric of a library, is not copied. A call of the copy may change this object.
+    copy includes functions of the same module that the function calls. Some globals are not copied: objects of a class
+    from another module, such as a metric of a library. A call of the copy may change these objects.
 
     Raises:
         NotIsolated: if `function` is not a plain Python function, or if its state cannot be copied.

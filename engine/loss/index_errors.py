@@ -87,10 +87,9 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
-    Other errors are raised unchanged, but may get a note. A note names a likely cause, such as tensors
-    with a wrong data type or shape, samples that look like whole batches, a loss without a gradient, or columns of
-    texts. If the error is a `ModelError`, the text about columns of texts is a part of its
-    message, and not a note.
+    Other errors are raised unchanged, but may get a note. A note names a likely cause, such as tensors with a wrong
+    data type or shape, samples that look like whole batches, a loss without a gradient, or columns of texts. If columns
+    of texts are the likely cause of a `ModelError`, the message of the error says so, without a note.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.
@@ -237,7 +236,7 @@ def rows_in_batch(found: OutOfRange, batch: Any, size: int | None) -> list[int] 
 
     Args:
         found: the labels or input ids of the batch, with their valid range.
-        batch: the whole batch, whose shapes show the dimension of the samples. None: unknown.
+        batch: the whole batch; None if it is unknown. Its shapes show which dimension counts the samples.
         size: the number of samples of the batch. If None, the first dimension of the batch counts the samples.
 
     Returns:

@@ -44,7 +44,8 @@ def target_note(error: BaseException) -> str:
 def broadcasts(criterion: Any, outputs: Any, labels: Any) -> str:
     """Return a warning if a criterion compares each output with each label; an empty text otherwise.
 
-    The functions of torch broadcast such shapes, so the loss is wrong, and no error is raised.
+    For example, `mse_loss` broadcasts outputs of shape (8, 1) and labels of shape (8,) to the shape (8, 8). The loss is
+    then wrong, but torch raises no error.
     """
     name = getattr(criterion, "__name__", type(criterion).__name__)
     known = type(criterion) in _MODULES or criterion in [getattr(functional, each) for each in _BROADCASTING]

@@ -22,8 +22,8 @@ def default_compute_objective(metrics: dict[str, Any]) -> Any:
     """Return the evaluation loss if it is the only metric, otherwise the sum of the other metrics.
 
     Args:
-        metrics: as `Trainer.evaluate` returns them. The epoch, speed metrics and the confidence interval of
-            `eval_rows` do not count.
+        metrics: as `Trainer.evaluate` returns them. The function ignores `epoch`, and all names that end with
+            `_runtime`, `_per_second` or `_loss_ci`.
     """
     summed = summed_metrics(metrics)
     return sum(summed.values()) if summed else metrics.get("eval_loss")

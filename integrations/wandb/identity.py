@@ -119,7 +119,7 @@ def load_last(folder: Path, number: int) -> Identity | None:
 
 
 def unfinished(folder: Path, number: int, named: str | None) -> str | None:
-    """Return the id of the run that a restart without a checkpoint continues; None if the restart starts a new run.
+    """Return the id of the run that a restart without a checkpoint continues; None if there is no such run.
 
     A restart continues the last run if that run did not end with success, so that all attempts of one training are in
     one run. After a success, the program trains again from the start, which is a new run.
@@ -128,7 +128,7 @@ def unfinished(folder: Path, number: int, named: str | None) -> str | None:
         folder: the output folder.
         number: the number of the callback, as for `load_last`.
         named: the id that the user set, such as the environment variable `WANDB_RUN_ID`; None if the user set no id. If
-            it is the id of another run, the result is None, because the user wants that run.
+            `named` is the id of another run, the result is None, and the restart opens the run `named`.
     """
     known = load_last(folder, number)
     if known is None or known.finished or named not in (None, known.run_id):

@@ -58,7 +58,8 @@ def prints_nothing(lab: Lab) -> None:
 def draws_no_random_numbers(lab: Lab) -> None:
     """Check that handlers in MEASURE and REPORT draw no numbers from the global random generators.
 
-    `Subject.reporter` changes which handlers the check covers: all handlers with True, no handler with False.
+    `Subject.reporter` may change which handlers the check covers. True: the handlers of all stages. False: no handler.
+    None, the default: the handlers in MEASURE and REPORT.
     """
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")

@@ -119,7 +119,7 @@ class VirtualStorage:
         return step_of(Path(path)) in self.saved
 
     def deletes(self, run: Any) -> bool:
-        """Return True: every rank that computes a preview deletes checkpoints of this storage."""
+        """Return True: each rank removes deleted checkpoints from its own preview, and deletes no files."""
         return True
 
     def remove(self, checkpoint: Any) -> None:

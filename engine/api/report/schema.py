@@ -19,7 +19,7 @@ FEWEST, MOST = 40, 600
 
 
 def points_of_a_curve(runs: Sequence[RunData]) -> int:
-    """Return the largest number of points per curve. If the runs have more curves, each curve has fewer points."""
+    """Return the largest number of points per curve: `POINTS` / number of curves, at least `FEWEST`, at most `MOST`."""
     curves = sum(len(run.curves) + len(run.steps) for run in runs)
     return min(MOST, max(FEWEST, POINTS // max(1, curves)))
 

@@ -43,8 +43,8 @@ def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
 def read_flags(path: Path) -> list[str]:
     """Return the words of an .args file. A line that starts with `#` is a comment.
 
-    Text in quotes is one word, without the quotes. A flag before the quotes is part of the word: `--run_name="my run"`.
-    Quotes inside a word stay in the word: `{"a":1}`.
+    Text in quotes is one word, without the quotes: `"my run"` becomes `my run`. The quotes may follow a flag and `=`:
+    `--run_name="my run"` becomes `--run_name=my run`. At other places in a word, quotes stay: `{"a":1}` is unchanged.
 
     Raises:
         ArgumentError: The file cannot be read.

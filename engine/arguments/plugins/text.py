@@ -263,8 +263,8 @@ def _of_another_form(argument: str, value: Any) -> str:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of the error message about an unknown name: the nearest name in `known`, or all of `known`.
 
-    If `name` is `damp_spikes` and `known` has `damp-spikes`, the text says that the entry point needs
-    underscores.
+    Example: `name` is `damp_spikes`, and `known` has the name of an entry point, `damp-spikes`. The text then says that
+    the name of the entry point needs underscores.
     """
     known = sorted(known)
     close = nearest(name, known)

@@ -33,10 +33,11 @@ T = TypeVar("T")
 
 @during(CHOOSE_CHECKPOINT)
 def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
-    """Choose the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
+    """Choose the checkpoint to resume from; None to start fresh.
 
-    All ranks must call this function. Rank 0 verifies the files. With `save_on_each_node`, one rank of each machine
-    verifies the files. A checkpoint is good if no rank finds a problem.
+    All ranks must call this function. The chosen checkpoint has the same step and the same run id on every rank. Rank 0
+    verifies the files. With `save_on_each_node`, one rank of each machine verifies the files. A checkpoint is good if
+    no rank finds a problem.
 
     Args:
         run: the run.

@@ -231,10 +231,11 @@ def sweep(output_dir: Path, run_id: str) -> None:
 
 
 def put_back(output_dir: Path) -> None:
-    """Restore the final names of good checkpoints that a killed run renamed in order to replace them.
+    """Rename good checkpoints with a hidden name back to their final names.
 
-    If another folder already has the final name, the renamed checkpoint stays hidden. A checkpoint is good if
-    `damage(full=False)` finds no problem.
+    To replace a checkpoint, a run first gives the old checkpoint a hidden name. If the run is killed at this moment,
+    the old checkpoint keeps the hidden name. If another folder already has the final name, the function does not rename
+    the old checkpoint. A checkpoint is good if `damage(full=False)` finds no problem.
     """
     for path, hidden in _abandoned(output_dir):
         target = path.with_name(folder_name(hidden.step))

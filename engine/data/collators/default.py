@@ -31,9 +31,9 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     - Columns of strings are left out, also if some values are None. Columns with only None are left out too. A column
       of strings and numbers is an error.
 
-    Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor, as in
-    a dict. torch's `default_collate` stacks the other values of tuples. It also stacks samples that are tensors or
-    arrays.
+    Tuples and lists become a tuple of tensors. Lists of numbers at one position of the tuples become one tensor: the
+    samples `([1, 2], 0)` and `([3, 4], 1)` become tensors of shape (2, 2) and (2,). torch's `default_collate` stacks
+    the other values of tuples. It also stacks samples that are tensors or arrays.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.

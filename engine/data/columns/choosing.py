@@ -162,7 +162,7 @@ class ColumnDataset:
 class ColumnCollator:
     """A collator that makes a batch from columns.
 
-    If columns could give another batch than the samples, or are slower, the collator makes the batch from the samples.
+    If a batch from columns could differ from a batch from samples, or takes longer, the collator uses the samples.
     """
 
     collator: Collator
