@@ -351,7 +351,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. Handlers are called at the next save, or at the end of training.",
+        "The retention policy deleted a checkpoint. Handlers run at the next save or at the end of training.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub. At a save, only rank 0 announces this event."),

@@ -89,7 +89,7 @@ class EventMethods:
         """A checkpoint is complete on disk. If a callback handles this event, training waits for the write."""
 
     def on_delete(self, *args: Any, **kwargs: Any) -> Any:
-        """The retention policy deleted a checkpoint. Handlers are called at the next save, or at the end of training."""
+        """The retention policy deleted a checkpoint. Handlers run at the next save or at the end of training."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub. At a save, only rank 0 announces this event."""

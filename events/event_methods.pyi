@@ -581,7 +581,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. Handlers are called at the next save, or at the end of training."""
+            """The retention policy deleted a checkpoint. Handlers run at the next save or at the end of training."""
 
         def on_push_begin(
             self,
@@ -1261,7 +1261,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. Handlers are called at the next save, or at the end of training."""
+        """The retention policy deleted a checkpoint. Handlers run at the next save or at the end of training."""
 
     def on_push_begin(
         self,
