@@ -52,7 +52,7 @@ def test_json_of_an_argument_with_a_key_twice_is_refused(tmp_path, name, as_file
 def test_an_accelerator_config_with_a_key_twice_is_refused(tmp_path):
     path = tmp_path / "accelerator.json"
     path.write_text(TWICE)
-    with pytest.raises(ArgumentError, match="`accelerator_config`.*the key 'seed' appears twice"):
+    with pytest.raises(ArgumentError, match=r"`accelerator_config`.*the key 'seed' appears twice"):
         TrainingArguments(tmp_path, accelerator_config=str(path))
 
 
