@@ -125,7 +125,7 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 def _declared_as_other(cls: type, name: str) -> str:
     """Return the annotation of the dataclass field `name`, such as `int`, if it does not allow a text; else "".
 
-    The value of the setting is a text. If the field has another type, the callback uses the name for something else.
+    Callbacks have a setting of this name, with a text as its value. A field of another type is an error.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

@@ -373,7 +373,7 @@ def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
 def _ends_with_epoch(run: Run) -> bool:
     """Return whether the run ends now, and this session still has to do the work at the end of the epoch.
 
-    With `save_strategy="epoch"`, this work includes a save of the step. An earlier save would save the step twice.
+    With `save_strategy="epoch"`, this work includes a save of the step. So the step must not be saved before this work.
     """
     ends, position = run.control.should_training_stop and not run.interrupted(), run.position
     return ends and position is not None and not position.closed and not position.held

@@ -256,7 +256,7 @@ class Accelerator(GradientMethods):
         With several ranks, a loader repeats samples to fill up its last batches. The method removes the results of
         repeated samples if `input_data` has one result for each sample of the last batch that was read. With another
         number of results, all results stay. They also stay if the number of repeated samples is unknown, as for some
-        streams. In nested loops over loaders, the batch comes from the inner loader.
+        streams. In nested loops over loaders, the last batch is a batch of the inner loader.
 
         Args:
             input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.

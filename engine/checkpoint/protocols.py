@@ -263,7 +263,7 @@ class ResumableRun(SavableRun, Protocol):
 
 
 class ResumableFeed(Protocol):
-    """A resume calls this method of the feed of batches. `engine.data.feed.Feed` implements the protocol."""
+    """The feed of batches, as a resume uses it. `engine.data.feed.Feed` implements this protocol."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
         """Make the next epoch of the feed start at a saved position of the data loader, with the saved RNG states.

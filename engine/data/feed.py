@@ -120,8 +120,8 @@ class Feed:
 
         Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
         session resumes in the middle of an epoch, `begin` or `take` restores the states later: after `on_epoch_begin`.
-        An uninterrupted run has no `on_epoch_begin` at this place, so random numbers that its handlers draw must not
-        change the states.
+        In an uninterrupted run, no `on_epoch_begin` comes at this place. So random numbers that handlers of
+        `on_epoch_begin` draw must not change the states.
 
         Args:
             batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.
@@ -258,8 +258,8 @@ def _rows_in(item: Any, origin: _Read | None) -> int:
     """Return the number of samples of `item`, a result of an override of `get_batch_samples`.
 
     If `item` has as many rows as the batch `origin`, return the number of samples that the loader counted for `origin`.
-    Otherwise, or if the loader did not count the samples, return the number of rows of `item`; 0 if unknown. In a
-    time-major batch, the number of rows is not the number of samples.
+    This is also correct for a time-major batch, in which a row is not a sample. Otherwise, or if the loader did not
+    count the samples, return the number of rows of `item`; 0 if unknown.
     """
     size = rows_of(item)
     if origin is not None and origin.known is not None and origin.size == size:

@@ -266,7 +266,7 @@ class BatchedSampler(Sampler[list[int]]):
             return None
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the sample index at which the epoch ends: each batch starts at a smaller index.
+        """Return the end of the epoch as a sample index. All batches of the epoch start before this index.
 
         The number of samples from `first_row` to the end is rounded to full batches on all ranks:
 

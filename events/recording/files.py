@@ -145,7 +145,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
     Args:
         line: the decoded line of the step.
-        events: the names of the events of the step, in order. The line itself has only the number of this list.
+        events: the names of the events of the step, in order. The line itself refers to this list by a number.
     """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):

@@ -223,8 +223,8 @@ def padding_to_longest(lengths: list[int]) -> float | None:
 def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
     """Return whether the dataset contains padding, because tokenization padded the samples.
 
-    A sample contains padding if it is longer in the dataset than in the batch. A sample that is longer than the width
-    of the batch does not count, because the collator may have truncated it.
+    A sample contains padding if its length in the dataset is above its number of tokens in the batch. A sample that is
+    longer than the width of the batch does not count, because the collator may have truncated it.
 
     Args:
         known: the length of each sample of a batch in the dataset.

@@ -119,7 +119,7 @@ class VirtualStorage:
         return step_of(Path(path)) in self.saved
 
     def deletes(self, run: Any) -> bool:
-        """Return True: each rank removes deleted checkpoints from its own preview, and deletes no files."""
+        """Return True: on each rank, the method `remove` removes checkpoints from the preview."""
         return True
 
     def remove(self, checkpoint: Any) -> None:

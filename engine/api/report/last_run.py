@@ -67,8 +67,8 @@ class LastRun:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
         File times may be wrong: the clock of a file server may be late, and an archive may restore the times of another
-        time zone. The method corrects this with the status file. The run wrote its own time into this file, so the
-        difference from the time of the file is known.
+        time zone. The run wrote its own time into the status file. If the file time of the status file is earlier than
+        this time, the method corrects the file time of `path` by the difference.
         """
         began = self.began
         if self.has_status:
