@@ -110,9 +110,9 @@ _RENAME = " Every callback has the setting `{name}`: if you mean something else,
 
 
 def meaning(callback: object, name: str) -> str:
-    """Return the last sentence of an error about the setting `name`: the advice to rename a field or method.
+    """Return the advice to rename a field or method of a callback that has the name of a setting.
 
-    The sentence is empty if the class of the callback has no field and no method with this name.
+    The text is the last sentence of an error. It is empty if the class has no field and no method with this name.
     """
     is_own = name in getattr(type(callback), "__dataclass_fields__", ()) or callable(getattr(callback, name, None))
     return _RENAME.format(name=name) if is_own else ""

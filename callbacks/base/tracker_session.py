@@ -56,9 +56,8 @@ class TrackerSession:
     def has(self, step: int) -> bool:
         """Return whether the service already had a row when the tracker's run opened.
 
-        Call this method once for each row, with the step of the row. The service has all rows of steps before
-        `last_step`, and the first `rows_of_last_step` rows of `last_step`. So the method counts its calls for
-        `last_step`.
+        Call this method once for each row, in order, with the step of the row. A step can have several rows. The
+        service has all rows of steps before `last_step`, and the first `rows_of_last_step` rows of `last_step`.
         """
         self._repeated += step == self.last_step
         return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)

@@ -380,11 +380,10 @@ def _ends_with_epoch(run: Run) -> bool:
 
 
 def _leave_to_resumed_run(run: Run) -> None:
-    """Leave the work at the end of the epoch to the resumed run, if the run is interrupted after this save.
+    """After a signal or a time limit, leave the work at the end of the epoch to the resumed run.
 
-    The saved step is the last step of the epoch. After a signal or a time limit, there is little time, and the work at
-    the end of the epoch may include a second save. The last step of the run is an exception, because no session resumes
-    a complete run.
+    This applies if the saved step is the last step of an epoch. There is little time, and the work may include a second
+    save. The last step of the run is an exception, because no session resumes a complete run.
     """
     position, plan = run.position, run.plan
     if position is None or plan is None or run.state.global_step >= run.state.max_steps:

@@ -49,9 +49,9 @@ class ParallelArguments(Group):
         "",
         "Way to shard, by its name in PaddleNLP: 'stage1', 'stage2' or 'stage3'. '': no sharding. Add ' offload' to "
         "keep the shards in host memory. 'stage1' shards only the optimizer state, and does not work with ' "
-        "offload'. 'stage2' and 'stage3' shard the optimizer state, the gradients and the weights. 'stage2' gathers "
-        "the weights for forward, and keeps them until backward is done. 'stage3' frees the weights after forward, "
-        "and gathers them again for backward.",
+        "offload'. 'stage2' and 'stage3' are modes of FSDP: both shard the optimizer state, the gradients and the "
+        "weights. 'stage2' keeps the gathered weights until backward is done. 'stage3' frees the gathered weights "
+        "after forward, and gathers them again for backward.",
         none=True,
     )
     sharding_degree: int = arg(

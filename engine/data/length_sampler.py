@@ -101,8 +101,8 @@ class LengthGroupedSampler(Sampler[int]):
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
     """Draw a random order of all sample indices, in which neighbors have similar length.
 
-    The samples are divided at random into chunks. Each chunk is sorted by length, longest first. A chunk has 50 groups.
-    With fewer than 200 groups, a chunk has a quarter of the groups, but at least one group.
+    The samples are divided at random into chunks of `50 * group_size` samples. Each chunk is sorted by length, longest
+    first. If this gives fewer than four chunks, the chunks are smaller.
 
     The longest of all samples comes first, so that the first step runs out of memory if any step does. The
     function draws the same random numbers, and returns the same indices, as transformers' `get_length_grouped_indices`.

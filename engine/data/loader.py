@@ -202,9 +202,9 @@ class Loader(DataLoader[Any]):
         return False
 
     def track_training(self, next_iteration: bool = False) -> None:
-        """Make `resume_state` return the position of the training, not of other code that iterates over this loader.
+        """Make `resume_state` return the position of the training.
 
-        If other code calls `iter(loader)`, it gets an iterator over the copy that the method `independent` returns.
+        Other code that iterates over this loader does not change this position: it gets an iterator over a copy.
 
         Args:
             next_iteration: True if the training makes the next call of `iter(loader)`. False if other code makes it.

@@ -35,7 +35,7 @@ def unbatched(dataset: Any) -> Dataset[Any]:
 
 
 class _UnbatchedRows(Dataset[Any]):
-    """The single samples of a map-style dataset with batches as elements."""
+    """A map-style dataset of single samples, from a dataset whose elements are batches."""
 
     def __init__(self, batches: Any) -> None:
         self.batches = batches

@@ -150,6 +150,6 @@ def _is_in_memory(dataset: Any) -> bool:
 
 
 def _is_plain_row(row: Any) -> bool:
-    """Return True only for a mapping, tuple or list whose class is not of the user."""
+    """Return whether a row is a mapping, tuple or list of a class that the user did not define."""
     library = type(row).__module__.partition(".")[0] in ("builtins", "collections", "transformers")
     return isinstance(row, (Mapping, tuple, list)) and (library or hasattr(row, "_fields"))

@@ -132,7 +132,7 @@ def _metric(given: Any, name: str | None, direction: str) -> dict[str, Any]:
     Args:
         given: the entry of the user's space; None if the space has no such entry. The goal `minimize` in this entry has
             no effect, because `minimize` may be a mere default.
-        name: the option `metric` of the search. None: the name of the user's entry, else the objective.
+        name: the option `metric` of the search. None: `given["name"]`, or the objective if `given` has no name.
         direction: the direction of the search.
 
     Raises:

@@ -177,7 +177,8 @@ def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
-    """Return the problem if a file cannot be read, or if its digest is not `written`; else an empty string."""
+    """Return the problem if a file cannot be read, or if its digest is not the digest `written`; else an empty
+    string."""
     try:
         # The trainer state and the arguments are parsed from the bytes that are hashed here.
         if name == STATE:

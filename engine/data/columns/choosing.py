@@ -93,9 +93,9 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
 
 
 def _base(dataset: Any) -> Any:
-    """Return the dataset from which a `Subset`, or a subset of a subset, selects. Return any other dataset itself.
+    """Return the dataset without its wrappers of the class `Subset`.
 
-    Return None if the program replaced `__getitem__` or `__getitems__` of the dataset or of a subset.
+    Return None if the program replaced `__getitem__` or `__getitems__` of the dataset or of a wrapper.
     """
     while type(dataset) is Subset and not _has_own_methods(dataset):
         dataset = dataset.dataset
