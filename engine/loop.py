@@ -58,7 +58,7 @@ class BatchSource(Protocol):
     """The source of the batches of each step: `Feed` in a training, `VirtualFeed` in a preview."""
 
     def reach(self, batches_done: int) -> None:
-        """Restore the RNG states of a resume, if the epoch starts at its first batch: `batches_done` is 0."""
+        """If no batch of the epoch is done (`batches_done` is 0), restore the RNG states of a resume."""
 
     def begin(self, epoch: int, batches_done: int) -> None:
         """Start an epoch, and skip its first `batches_done` batches. Epochs count from 0."""

@@ -188,9 +188,9 @@ class Timeline:
     def _present(self) -> tuple[Any, str]:
         """Return two values that say what runs now.
 
-        The first value is what runs now: a part, an open `Scope` or a handler. If the sums have the handler already,
-        the value is its entry in `Sums.handlers`. The second value is the part of the outermost open scope; "" if no
-        scope is open.
+        The first value is a part, an open `Scope` or a handler. After `fold` has added up the mark of a handler, a list
+        replaces the handler: the nanoseconds and the number of calls of this handler, as in `Sums.handlers`. The second
+        value is the part of the outermost open scope; "" if no scope is open.
         """
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:

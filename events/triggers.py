@@ -58,7 +58,7 @@ UNITS: dict[str, float] = {
 
 
 class _Default:
-    """The type of the default of `after` in `every`. The default shows that the caller did not pass `after`."""
+    """The type of `_DEFAULT`. If the argument `after` of `every` is `_DEFAULT`, the caller did not pass `after`."""
 
     def __repr__(self) -> str:
         return "0"

@@ -371,7 +371,7 @@ def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
 
 
 def _ends_with_epoch(run: Run) -> bool:
-    """Return whether the run ends now, and this session still has to do the work at the end of the epoch.
+    """Return whether the training stops as soon as this session has done the work at the end of the epoch.
 
     With `save_strategy="epoch"`, this work includes a save of the step. So the step must not be saved before this work.
     """

@@ -315,7 +315,7 @@ class CallbackHandler:
     def _leaving(self) -> Any:
         """Return a context in which each method of an event, such as `on_log`, announces this event through the bus.
 
-        Without this context, the method may call handlers directly, see `_calls`.
+        Without this context, `on_log` calls the handlers itself if the bus is calling this object for `on_log`.
         """
         return self._calling(None)
 

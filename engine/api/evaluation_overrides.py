@@ -31,8 +31,9 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _override_takes_each(self, eval_dataset: Any) -> bool:
         """Return whether to call an override of `evaluate` for each dataset, as transformers does.
 
-        The result is True if an override called `super().evaluate(...)` for several named datasets, and if the override
-        has the parameters of `evaluate`.
+        In an override, `super().evaluate(...)` calls this method. The result is True if `super().evaluate(...)`
+        evaluates a dict of named datasets, and if the override has the parameters of `evaluate`. Outside of an
+        override, the result is False.
         """
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         called = self._override is not None and not self._by_dataset
@@ -94,10 +95,10 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        - If a callback evaluates while an override of `evaluate` runs, this is a separate evaluation. The
-          `EvaluationRecord` of the override does not get its metrics.
-        - If an override of `_evaluate` calls `super()._evaluate(...)`, this is the evaluation of the override. Its
-          `EvaluationRecord` gets the metrics.
+        - While an override of `evaluate` runs, a callback starts a separate evaluation. The `EvaluationRecord` of the
+          override does not get the metrics of the separate evaluation.
+        - An override of the private method `_evaluate` is different: its call `super()._evaluate(...)` makes the
+          callback evaluate. So the `EvaluationRecord` of the override gets the metrics.
         """
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called
@@ -148,7 +149,8 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
 
         The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In all
         other cases, the metric names decide. The result is True if `prefixes` contains a prefix of the trainer's own
-        eval datasets, such as `eval`. Then metrics of both would have the same names.
+        eval datasets, such as `eval`. An evaluation of the caller's data then gives the same metric names as an
+        evaluation of the trainer's own datasets.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

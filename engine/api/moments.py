@@ -160,7 +160,7 @@ class MomentMethods(TrainerBase):
         return same
 
     def _work(self, name: str) -> Any:
-        """Call the function `work` that the engine passed to `_at` for the method `name`. Return its result."""
+        """Call the function that the method `_at` stored in `self._works[name]`, and return its result."""
         return self._works[name].do()
 
     def overrides(self, *names: str) -> bool:

@@ -112,7 +112,10 @@ class ReplayServices:
 
 @dataclass
 class ReplaySession:
-    """The object `run.session` of a replay. Any other attribute is an `Absent` object."""
+    """The object `run.session` of a replay.
+
+    It has the attributes `resume_requested` and `first_step`. Every other attribute is an `Absent` object.
+    """
 
     resume_requested: bool = False
     """Whether the caller of the recorded session asked to resume. In a recording without this value: whether the

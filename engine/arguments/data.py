@@ -85,10 +85,10 @@ class DataArguments(Group):
 
     @property
     def reads_own_shards(self) -> bool:
-        """Whether each rank is to read different shards of a streaming dataset: `dispatch_batches` is False.
+        """Whether `dispatch_batches=False` is set. Each rank then reads its own shards of a streaming dataset.
 
-        If the property is False, or if the dataset has fewer shards than ranks, each rank reads the whole stream. Each
-        rank then skips the samples of the other ranks.
+        Without this setting, each rank reads the whole stream, and skips the samples of the other ranks. The same
+        happens if the dataset has fewer shards than ranks.
         """
         return AcceleratorConfig.read(self.accelerator_config).dispatch_batches is False
 

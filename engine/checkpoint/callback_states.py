@@ -289,7 +289,7 @@ def _settings(callback: Any, attributes: Mapping[str, Any] | None) -> dict[str, 
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a callback that is not a dataclass. The parameters are those of the function `owner_of`.
+    """Return the settings of a callback that is not a dataclass. `owner_of` explains `attributes` and `saved`.
 
     Settings are the attributes with the names of constructor arguments. If no attribute has such a name, all public
     attributes are settings. Only attributes whose value is a number, a string, a bool or None count.

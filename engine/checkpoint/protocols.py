@@ -111,8 +111,8 @@ class WritesLater(Protocol):
     def slowest_write(self) -> float:
         """The longest time that the end of the training may wait for the thread, in seconds.
 
-        It is the time of the slowest write so far, including the write that runs now. If the end of a training waits
-        for several writes, it is the time of all of them.
+        The value is the time of the slowest write so far, including the write that runs now. If the end of a training
+        waits for several writes, the value is this time multiplied by the number of these writes.
         """
 
     @property

@@ -100,9 +100,9 @@ _instance: Any = getattr(random, "_inst", random.Random())
 class QuickStates:
     """A reader of RNG states that is faster than `random_states`. A training reads the states before each batch.
 
-    `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class reads the
-    memory of the generator directly. It calls the function only if this memory changed since the last read, or if a
-    part of the state is stored elsewhere.
+    The functions `np.random.get_state` and `random.getstate` need 15 to 50 microseconds each. This class compares the
+    memory of each generator with the memory at the last read. The class calls the slow function of a generator only if
+    the memory changed, or if a part of the state is stored elsewhere.
     """
 
     def __init__(self) -> None:

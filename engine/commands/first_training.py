@@ -61,9 +61,10 @@ class Enough(BaseException):
 
 
 class _Left(BaseException):
-    """The exception that ends the program at its first `train()`. It has the result of the `Instead` function.
+    """The exception that ends the program at its first `train()`.
 
-    The class is not a subclass of `Exception`, so that programs do not catch the exception.
+    The attribute `result` is the result of the function that ran instead of `train()`. The class is not a subclass of
+    `Exception`, so that programs do not catch the exception.
     """
 
     def __init__(self, result: Any) -> None:

@@ -27,7 +27,8 @@ def failure_location(error: BaseException, steps: int) -> str:
     """Return where an error came from, such as `backward of step 5` or `an evaluation after step 4`.
 
     The text names the innermost activity that the error stores: an activity of the engine, or a handler such as
-    `EarlyStopping.on_evaluate`. If the error has no activity, the text is `its program after step 4`.
+    `EarlyStopping.on_evaluate`. If the error has no activity, the text is `its program after step 4`, as in the message
+    `Rank 1 failed in its program after step 4`.
 
     Args:
         error: the error. The functions in `events/activity.py` store activities in errors.

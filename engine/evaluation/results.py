@@ -88,7 +88,7 @@ class Results:
 
     @property
     def padding_rows(self) -> int:
-        """Number of padding rows after the last row to read. They make the batches of all ranks equally large.
+        """Number of padding rows at the end of the gathered rows. They make the batches of all ranks equally large.
 
         0 in a single process.
         """

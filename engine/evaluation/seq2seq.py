@@ -195,9 +195,9 @@ class Seq2SeqTrainer(Trainer):
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return tokens of shape (rows, length), with padding tokens at the end of each row.
 
-        The values are from the model's generation config. Rows shorter than `max_length` are padded to `max_length`.
-        Other rows are padded to `max_new_tokens + 1`, if the config sets `max_new_tokens`. No row is shortened. If the
-        config does not set `max_length`, `DEFAULT_MAX_LENGTH` replaces it.
+        The method reads `max_length` and `max_new_tokens` from the model's generation config. The default of
+        `max_length` is `DEFAULT_MAX_LENGTH`. Rows shorter than `max_length` are padded to `max_length`. Other rows are
+        padded to `max_new_tokens + 1`, if the config sets `max_new_tokens`. No row is shortened.
         """
         config = getattr(self.run.model, "generation_config", None)
         max_length, new_tokens = getattr(config, "max_length", None), getattr(config, "max_new_tokens", None)

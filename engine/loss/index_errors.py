@@ -87,9 +87,9 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
-    Other errors are raised unchanged, but may get a note. A note names a likely cause, such as tensors with a wrong
-    data type or shape, samples that look like whole batches, a loss without a gradient, or columns of texts. If columns
-    of texts are the likely cause of a `ModelError`, the message of the error says so, without a note.
+    Other errors are raised again, some of them with a note. A note names a likely cause, such as tensors with a wrong
+    data type or shape, samples that look like whole batches, or a loss without a gradient. If columns of texts are the
+    likely cause, a `ModelError` gets a longer message, and any other error gets a note.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.
@@ -240,8 +240,8 @@ def rows_in_batch(found: OutOfRange, batch: Any, size: int | None) -> list[int] 
         size: the number of samples of the batch. If None, the first dimension of the batch counts the samples.
 
     Returns:
-        The positions; None if `size` is given, and no shape shows which elements belong to a sample. For example, a
-        packed batch has all samples in one row.
+        The positions. If the shapes in the batch do not match `size`, the positions are unknown, and the result is
+        None. For example, a packed batch has all samples in one row, so its first dimension is 1 and not `size`.
     """
     known = size is not None
     size = size if size is not None else None if batch is None else rows_of(batch)

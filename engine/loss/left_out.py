@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def explain_left_out(run: Run, error: BaseException, batch: Any, dataset: Any, row: int | None, name: str) -> None:
-    """Add a text to an error if a column of the dataset is missing in the batch because of its values.
+    """Add a text to an error if the batch lacks a column of the dataset because the column has texts or None.
 
     Args:
         run: the run.

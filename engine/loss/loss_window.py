@@ -62,8 +62,8 @@ class LossWindow:
     def add_mean(self, steps: float, share: float) -> None:
         """Add the mean loss in place of the loss of a skipped batch. The mean of the loss window then stays the same.
 
-        If all batches since the last call of `read` were skipped, the mean is not known yet. Then `read` and `drain`
-        replace the skipped losses by the mean of the losses that come later.
+        If all batches since the last call of `read` were skipped, the mean is not known yet. In place of each skipped
+        loss, the next call of `read` or `drain` adds the mean of the losses between the skipped batches and this call.
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches

@@ -1,4 +1,4 @@
-"""The hyperparameters of the best trial, as a program can assign them to the arguments."""
+"""Convert the hyperparameters of the best trial to the types of the training arguments."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _overrides(trainer: Any, name: str) -> Iterator[Any]:
 def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
     """Run forward and backward of a batch with `trainer.training_step`, then undo the changes of this step.
 
-    The model is called without its wrapper, so DDP communicates nothing, and without `torch.compile`.
+    The step calls the model without its wrapper, so DDP communicates nothing. `torch.compile` has no effect.
 
     Args:
         trainer: the Trainer.

@@ -228,8 +228,8 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        Each tuple lists the metrics without an assumed value. Here, the tuples are empty, because `_curves` assumes a
-        value of each metric that a callback reads.
+        The tuples are for metrics without a curve of values. They are empty, because `_curves` returns a curve for each
+        metric that a callback reads.
         """
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []

@@ -67,8 +67,9 @@ class LastRun:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
         File times may be wrong: the clock of a file server may be late, and an archive may restore the times of another
-        time zone. The run wrote its own time into the status file. If the file time of the status file is earlier than
-        this time, the method corrects the file time of `path` by the difference.
+        time zone. The run wrote the time also into the status file (attribute `written`). For example, if the file time
+        of the status file is 60 seconds before `written`, the method adds 60 seconds to the file time of `path` before
+        the comparison. No file changes.
         """
         began = self.began
         if self.has_status:
