@@ -1,9 +1,10 @@
-"""Run: the record of a run. A handler with a parameter such as `batch` receives the field `run.batch`.
+"""Run: the values that handlers receive. A handler with a parameter such as `batch` receives the field `run.batch`.
 
-There is one record for each lifetime of values: `Run` itself (the lifetime of the trainer), `SessionRecord` (one call
-of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and `EvaluationRecord` (one evaluation).
-Handlers and plugins read the fields of all four records from the run, such as `run.batch` or `run.plan`.
-`tests/engine/test_run_owners.py` says which module writes each field.
+Four records store these values. `Run` itself stores the values of the trainer, such as the model. `StepRecord` stores
+the values of an optimizer step. `EvaluationRecord` stores the values of an evaluation. `SessionRecord` stores the
+values of a session: one call of `train`, `evaluate` or `predict`. Handlers and plugins read the fields of all four
+records from the run, such as `run.batch` or `run.plan`. `tests/engine/test_run_owners.py` says which module writes each
+field.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether an early stop of the run can make the trigger due. The method `wakes` does not know such a step."""
+        """Whether an early stop of the run can make the trigger due before the step that `wakes` returned."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:

@@ -34,10 +34,13 @@ def full_name(metric: str) -> str:
 
 
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
-    """Return the value of a metric in an evaluation; None if another evaluation of the run may measure the metric.
+    """Return the value of a metric in an evaluation, or None.
 
-    The function also returns None if callbacks must ignore the evaluation (`run.evaluation_decides` is False), for
-    example if it evaluated other data under the same metric names.
+    The function returns None in two cases:
+
+    - The metric is missing in `metrics`, and another evaluation of the run may measure the metric.
+    - Callbacks must ignore the evaluation (`run.evaluation_decides` is False), for example because the evaluation used
+      other data under the same metric names.
 
     Args:
         metric: the full name of the metric.

@@ -49,10 +49,10 @@ class SkipBatches(Callback):
 
     A skipped batch counts as a batch of its step, so the run has as many steps as without the callback. If all batches
     of a step are skipped, there is no update, and `state.steps_skipped` grows by one. If only some batches of a step
-    are skipped, the losses of the other batches are not scaled up. For example, if one of 4 batches is skipped, the
-    other 3 losses are still divided by 4.
+    are skipped, the gradients of the other batches are not scaled up. For example, if one of 4 batches is skipped, the
+    sum of the other 3 gradients is still divided by 4.
 
-    Skipped batches do not change the mean loss in the log.
+    The mean loss in the log is the mean over the batches that are not skipped.
 
     On several ranks, all ranks skip their batch if `when` returns True on one rank.
 

@@ -187,7 +187,8 @@ class StatusFile(Callback):
     def _with_history(run: Run, before: dict[str, Any]) -> dict[str, Any]:
         """Return the content of the file. Add metrics from the log history of the checkpoint, if the file lacks them.
 
-        The file lacks metrics after a full disk. It has none if the run resumes in another output folder.
+        The file lacks metrics if the disk was full during the last write. If the run resumes in another output folder,
+        this folder has no file yet.
         """
         logged = {name: value for entry in run.state.log_history for name, value in entry.items() if name != "step"}
         return {**before, "metrics": {**logged, **(before.get("metrics") or {})}}

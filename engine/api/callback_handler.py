@@ -217,8 +217,8 @@ class CallbackHandler:
     def _calls(self, event: str) -> bool:
         """Return whether the bus is calling this object for `event`.
 
-        If True, the method of the event, such as `on_log`, calls handlers. If False, the method announces the event
-        through the bus.
+        If True, the method of the event, such as `on_log`, calls the handlers in `self._current.handlers`. The bus does
+        not call these handlers itself. If False, the method makes the bus call all handlers of the event.
         """
         return self._current is not None and self._current.event == event
 

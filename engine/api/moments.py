@@ -146,12 +146,12 @@ class MomentMethods(TrainerBase):
             self._called = before
 
     def _is_work(self, name: str, folder: Any = None) -> bool:
-        """Return whether the current call of the method `name` belongs to a call by the engine.
+        """Return whether the engine called the method `name`. Return False if the program itself called the method.
 
         Args:
             name: the method.
-            folder: the folder that the method receives. If the engine passed another folder, the current call is not by
-                the engine, so return False.
+            folder: the folder that the default version of the method received. The engine passes a folder to the
+                override. If these two folders differ, return False.
         """
         work = self._works.get(name)
         if work is None or folder is None or not work.arguments:

@@ -242,9 +242,9 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if a callback
-                built the optimizer, and the criterion or loss function has trainable parameters that the model lacks.
-                Also if the run already has a schedule, and this schedule was built for another optimizer.
+            ArgumentError: if the optimizer needs a closure, or does not work with the way to shard. Also if the
+                criterion or loss function has trainable parameters that the model lacks, and the optimizer comes from
+                a callback. Also if the run already has a schedule, and this schedule was built for another optimizer.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()

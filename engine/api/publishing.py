@@ -65,9 +65,10 @@ class PushInProgress:
     """The value of `Trainer.push_in_progress` while a push is not complete."""
 
     def is_done(self) -> bool:
-        """Return False, also after the end of the push.
+        """Return False at all times, because the object does not know when its push ends.
 
-        To see whether a push is in progress, read `Trainer.push_in_progress`. The value is None if there is none.
+        To see whether a push is in progress, read `Trainer.push_in_progress` again. The value is None if no push is in
+        progress.
         """
         return False
 

@@ -79,7 +79,7 @@ class Services(Protocol):
         """Return the random generators in datasets, collator and sampler. Checkpoints store their states."""
 
     def plugins(self) -> list[str]:
-        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
+        """Return one line for each attached plugin, and for each plugin that a setting such as `no:NAME` leaves out."""
 
     def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         """Build the parameter groups of the trainer's own optimizer for the given weight decay.
@@ -182,7 +182,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return one line for each attached plugin, and one for each that a setting such as `no:NAME` leaves out."""
+        """Return one line for each attached plugin, and for each plugin that a setting such as `no:NAME` leaves out."""
         return list(self.trainer.plugins)
 
     def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ class QuickStates:
         example after a draw from the normal distribution that stored a second value."""
 
     def __reduce__(self) -> tuple[type[QuickStates], tuple[()]]:
-        """Let a copy in another process, such as a worker, read the generators of that process."""
+        """Make pickle create a new object in a worker. The new object reads the generators of the worker."""
         return type(self), ()
 
     def read(self) -> tuple[Any, ...]:

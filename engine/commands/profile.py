@@ -62,7 +62,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, and in the median by the factor `GAIN` or more."""
+        """Whether the change was faster in all rounds, and the median of the relative speeds is at least `GAIN`."""
         return self.gain is not None and self.gain >= GAIN and self.always_faster
 
     def to_dict(self) -> dict[str, Any]:

@@ -75,7 +75,10 @@ def _as_mapping(kind: type[Any], items: dict[Any, Any]) -> Any:
 
 
 def pinned(batch: Any) -> Any:
-    """Return the batch in pinned memory, as torch's loader pins it. It calls a method `pin_memory` of an object."""
+    """Return the batch in pinned memory, as torch's loader pins it.
+
+    If the batch, or an object in the batch, has a method `pin_memory`, the function calls this method.
+    """
     return pin_memory(batch)  # type: ignore[no-untyped-call] # torch has no type for it
 
 

@@ -51,8 +51,9 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If the attribute `cut` is True, stay in this epoch. In this case, set the attribute `ended` to True, or to False
-        if the attribute `held` is True.
+        If a stop ends the session inside the current epoch (`cut` is True), the position stays in this epoch. The
+        method only stores in `ended` whether the session has done the work at the end of the epoch. `ended` is False if
+        the stop interrupted an evaluation (`held` is True), and True in all other cases.
         """
         if self.cut:
             self.ended = not self.held

@@ -75,14 +75,16 @@ class Needs:
 
 
 class Agreement:
-    """Makes the ranks agree on flags. The first call of the object chooses the exchanges.
+    """Makes the ranks agree on flags.
 
-    In the first call, the ranks tell each other what their callbacks need. So all ranks choose the same exchanges, even
-    if a callback is attached on one rank only. Each call then makes up to three exchanges, in this order:
+    Each call of the object makes up to three exchanges between the ranks, in this order:
 
     - If `shared_callbacks` lists a callback on some rank, the ranks exchange the failures of callbacks.
     - With `debug='rank_divergence'`, the ranks compare the flags that their callbacks wrote.
     - If some callback sets `local = True`, the ranks exchange their flags.
+
+    In the first call, the ranks tell each other what their callbacks need. So all ranks make the same exchanges, even
+    if a callback is attached on one rank only. All later calls make the same exchanges as the first call.
     """
 
     def __init__(self, run: DistributedRun) -> None:

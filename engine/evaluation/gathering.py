@@ -208,9 +208,10 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
         rows: number of rows to return; None returns all.
         order: dataset index of each row. The function sorts the returned rows of numpy arrays by these indices, but not
             the rows of tensors. None keeps the order.
-        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. If n is not
-            a multiple of `of`, the function logs a warning and returns the array unchanged. If all rows are wanted
-            in the present order, it returns the array unchanged, without a warning. None: each row has one entry.
+        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. None: each
+            row has one entry. If `rows` equals `of`, and `order` is None, the function returns the array unchanged, for
+            every n. In all other cases, if n is not a multiple of `of`, the function logs a warning and returns the
+            array unchanged.
     """
     if arrays is None:
         return None

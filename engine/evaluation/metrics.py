@@ -26,9 +26,9 @@ def finished_metrics(
         row_losses: for each row, the mean loss of its batch, shape (rows,); None if the evaluation has no loss.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
-        batch_size: number of rows of every batch except the last, if the rows are chosen at random; else None. With two
-            batches or more, the function then adds the metric `<prefix>_loss_ci`: half the width of the 95 % confidence
-            interval of the mean loss.
+        batch_size: number of rows of every batch except the last; None if the rows are not chosen at random. If
+            `batch_size` is not None, and there are two batches or more, the result has the metric `<prefix>_loss_ci`:
+            half the width of the 95 % confidence interval of the mean loss.
 
     Raises:
         ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several

@@ -23,14 +23,16 @@ def prediction_step(
 ) -> tuple[Any, Any, Any]:
     """Return loss, logits and labels of a batch, without gradients. A value that does not exist is None.
 
+    If a loss can be computed from the batch, `compute_loss` calls the model. If not, `objective` calls the model.
+
     Args:
         model: the model, in evaluation mode.
         batch: the batch, on the model's device.
         loss_only: return None for logits and labels.
         ignore_keys: keys of the outputs that are not logits; by default the model config's
             `keys_to_ignore_at_inference`.
-        objective: finds the labels in the batch. If no loss can be computed from the batch, it also calls the model.
-        compute_loss: called as `compute_loss(model, batch)` if a loss can be computed; returns loss and outputs.
+        objective: finds the labels in the batch.
+        compute_loss: a function that receives the model and the batch, and returns the loss and the outputs.
 
     Returns:
         The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors. If the model

@@ -1,4 +1,4 @@
-"""Explain errors about a batch without a column that the dataset has: the values of the column are texts or None."""
+"""Explain errors about missing columns in a batch: the default collator leaves out columns with texts or None."""
 
 from __future__ import annotations
 

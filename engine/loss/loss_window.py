@@ -133,10 +133,10 @@ class LossWindow:
 
 
 class Losses:
-    """The loss windows of a run: `main` for the `Log` callback without a prefix, and one per call of `open`."""
+    """The loss windows of a run: `main` for the callback `Log` with `prefix=""`, and one per call of `open`."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Create the loss window `main`, for the `Log` callback without a prefix. `open` creates more loss windows.
+        """Create the loss window `main`. The method `open` creates more loss windows.
 
         Args:
             step: number of optimizer steps that are done.

@@ -20,7 +20,8 @@ def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.M
     """Return each module that a loss function uses and that has a trainable parameter outside of `known`.
 
     The run does not train these parameters. The search follows partial objects, closures, defaults, globals, bound
-    methods, callable objects, lists, dicts, and the attributes that the code of the function names.
+    methods, callable objects, lists and dicts. It also follows the attributes that the function reads, such as
+    `self.head`.
 
     Args:
         function: a loss function. If it is itself a module, the result is empty.

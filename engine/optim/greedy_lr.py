@@ -38,10 +38,13 @@ class WindowMean:
 class GreedyLR(LRScheduler):
     """Raises the learning rates after a streak of improvements, and lowers them after a streak without improvement.
 
-    A streak is a number of metrics in a row. A streak of more than `patience` metrics changes the learning rates. A
-    raise divides the learning rates by `factor`. The schedule then ignores `warmup` metrics. A reduction multiplies the
-    learning rates by `factor`. The schedule then ignores `cooldown` metrics. After `reset_start` reductions with all
-    groups at their lowest learning rate, the schedule starts again with the initial learning rates.
+    A streak is a number of metrics in a row. A streak of more than `patience` metrics changes the learning rates. The
+    number `factor` is below 1. A reduction multiplies the learning rates by `factor`. The schedule then ignores
+    `cooldown` metrics. A raise divides the learning rates by `factor`. The schedule then ignores `warmup` metrics.
+
+    The schedule counts the reductions after which all learning rates are at most `min_lr`. A reduction counts even if
+    it changes no learning rate. A raise sets the count to 0. When the count reaches `reset_start`, the schedule starts
+    again with the initial learning rates.
 
     Source: arXiv:2512.14527. `GreedyLR` decides and computes as the `GreedyLR` of transformers 5.23 does. Each of the
     two classes can load the state of the other class.
@@ -63,8 +66,7 @@ class GreedyLR(LRScheduler):
         verbose: Print a line for each change.
         smooth: Use the mean of the last `window_size` metrics instead of the metric.
         window_size: Number of metrics in the mean of `smooth`.
-        reset_start: Number of reductions at the lowest learning rate before the schedule starts again. A raise sets the
-            count of these reductions to 0.
+        reset_start: The count of reductions at which the schedule starts again.
 
     Raises:
         ArgumentError: A number is outside of its range, a mode is unknown, or the number of values in `min_lr` or

@@ -85,7 +85,7 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 
 def update_master_weights(engine: Any) -> None:
-    """Update the master weights with the elements of weights that the program changed since the last step.
+    """Copy into the master weights each element that the program changed in the weights since the last step.
 
     Without this function, the optimizer would overwrite the changed elements with its master weights. All other
     elements of the master weights keep their float32 value.

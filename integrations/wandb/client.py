@@ -166,8 +166,8 @@ class WandbSession(TrackerSession):
     def _open_again(self, request: Request) -> None:
         """Open a run for `request`, and use this new run instead of the current run.
 
-        wandb-core may die before it writes a row. So the new run may lack recent rows of the current run. If this
-        session opened both runs, the method writes these rows again.
+        wandb-core may die before it writes a row. So the new run may lack recent rows of the current run. The method
+        writes these rows again, except if the user's program opened the current run or the new run.
         """
         with _LOCK:
             _OURS.pop(self.run_id, None)

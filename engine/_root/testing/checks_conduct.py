@@ -182,12 +182,12 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        If a step fails after `on_gradients`, the step has already changed the weights with a name in `early`. For these
-        weights, return the values at `on_gradients` of the failed step.
+        `early` names the weights that each step changes before `on_gradients`. If a step fails after `on_gradients`, it
+        has already changed these weights. So for these weights, return the values at `on_gradients` of the failed step.
 
         Args:
-            early: names of the weights that each step changes before the update of the optimizer. To get these names,
-                make a run without a fault, and read the attribute `early` of its `NotedWeights`.
+            early: names of weights. To get these names, make a run without a fault, and read the attribute `early` of
+                its `NotedWeights`.
         """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 

@@ -227,8 +227,8 @@ def include_padding(known: list[int], lengths: list[int], width: int) -> bool:
     longer than the width of the batch does not count, because the collator may have truncated it.
 
     Args:
-        known: the length of each sample of a batch in the dataset.
-        lengths: the length of each sample in the batch, without padding.
+        known: for each sample of a batch, its length in the dataset.
+        lengths: for each of these samples, its length in the batch, without padding.
         width: the width of the batch.
     """
     return len(known) == len(lengths) and any(now < was <= width for was, now in zip(known, lengths))

@@ -286,15 +286,17 @@ def fitted(value: Any, like: Any) -> Any:
     If `like` is sharded, the result is sharded in the same way, and only the shard of this rank is read. Otherwise the
     result is the whole tensor.
 
-    In four cases, `value` is returned unchanged, but a `StoredTensor` is read as a whole tensor:
+    A `StoredTensor` is a tensor that is not read yet. The function returns three kinds of values unchanged:
 
-    - `value` is neither a tensor nor a `StoredTensor`.
-    - `value` is already sharded.
-    - `value` stores its values in other tensors, as `consists_of_tensors` describes.
-    - `like` is not a tensor, or has another shape than `value`.
+    - a value that is neither a tensor nor a `StoredTensor`;
+    - a tensor that is already sharded;
+    - a tensor that stores its values in other tensors, as `consists_of_tensors` describes.
+
+    If `like` is not a tensor, or has another shape than `value`, the function returns a tensor unchanged, and reads a
+    `StoredTensor` as a whole tensor.
 
     Args:
-        value: a tensor, a `StoredTensor` (a tensor that is not read yet), or any other value.
+        value: a tensor, a `StoredTensor`, or any other value.
         like: the tensor whose sharding and layout the result gets, or any other value.
     """
     tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and not consists_of_tensors(value)

@@ -56,6 +56,6 @@ class PersistentLoaders:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remove all loaders, and store the RNG states that the method `state_dict` returned.
 
-        When the method `keep` later stores the loader of a dataset, it passes the RNG states of this dataset to it.
+        Later, the method `keep` passes the RNG states of a dataset to the first loader of this dataset.
         """
         self._loaders, self._saved = {}, dict(state)

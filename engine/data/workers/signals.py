@@ -17,7 +17,8 @@ from contextlib import contextmanager
 def block_sigterm() -> Iterator[None]:
     """Block SIGTERM in this thread during a `with` block, in which workers start. On Windows, do nothing.
 
-    The workers and their threads inherit the block, so that a SIGTERM does not end them.
+    Each worker that starts inside the `with` block also blocks SIGTERM, in all its threads. So a SIGTERM does not end
+    the worker.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
