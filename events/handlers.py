@@ -40,8 +40,8 @@ def compile_handler(
         label: the name of the handler in errors, such as `Metrics.on_log`.
         lenient: True for callbacks of other libraries. The handler may then have any parameter with a default. A wrong
             annotation then causes a warning instead of an error.
-        open_ended: whether a handler in the style of transformers may have parameters without a default that the event
-            does not pass.
+        open_ended: True: in a handler in the style of transformers, parameters that the event does not pass need no
+            default.
 
     Returns:
         The function, and the names of the parameters that the handler names.

@@ -257,8 +257,10 @@ class Isolation:
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
         """Return a function that calls a handler, and adds the time of the call to the `Meter` of the callback.
 
-        The method `thin` makes the function skip some calls, if `is_thinned(event)`. For work events and the events in
-        `_ONCE`, such as `on_setup`, there is no budget: the method returns `call` itself, and the time is not measured.
+        After a call of `thin`, the returned function leaves out some calls of the handler. Events for which
+        `is_thinned` returns False, such as `on_evaluate_end`, always reach the handler. For work events and the events
+        in `_ONCE`, such as `on_setup`, there is no budget: the method returns `call` itself, and the time is not
+        measured.
         """
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call

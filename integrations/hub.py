@@ -322,9 +322,9 @@ class PushToHub(Callback):
 
     @property
     def slowest_write(self) -> float:
-        """The expected time that the end of a training waits for pushes, in seconds.
+        """The expected time of the pushes at the end of a training, in seconds.
 
-        Each push counts with the time of the slowest push so far.
+        The estimate is (number of these pushes) * (time of the slowest push so far).
         """
         checkpoints = self.strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
         waiting = len(self._skipped) if self.strategy == HubStrategy.ALL_CHECKPOINTS else min(1, len(self._skipped))

@@ -119,11 +119,11 @@ class RemoteStore(Callback):
     def _copy(self, run: Run, path: Path, best: str | None) -> None:
         """Copy a checkpoint. Then delete the remote checkpoints of its run that the retention policy does not keep.
 
-        A remote checkpoint stays if the parent folder of `path` also has it.
+        A remote checkpoint stays if it is also on the local disk, in the folder `path.parent`.
 
         Args:
             run: the run.
-            path: the folder of the checkpoint.
+            path: the local folder of the checkpoint.
             best: the path of the checkpoint with the best model; None if there is none.
         """
         system, folder = self._open()

@@ -132,9 +132,9 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Store the time that this object took in the current step, and decide after 20 steps.
+        """Store the time that the capture took in the current step. After 20 steps, call `end` if the capture is slow.
 
-        If the median of these times is above 1 % of the median step time, call the function `end`.
+        The capture is slow if the median of the stored times is above 1 % of the median step time.
 
         Args:
             began: the start of `on_pre_optimizer_step`, from `time.perf_counter`.

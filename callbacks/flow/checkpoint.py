@@ -200,7 +200,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate again, after an evaluation that changed which saved checkpoint has the best model."""
+        """Rotate again: after this evaluation, another checkpoint has the best model."""
         self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.storage.deletes(run) and best is not None and run.storage.holds(best):

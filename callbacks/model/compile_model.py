@@ -139,7 +139,7 @@ class Compile(Callback):
 
 
 def _call_of(module: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls a module. Compile this function instead of the module.
+    """Return a function that calls a module. The caller compiles this function instead of the module.
 
     If the forward of the module is code of torch, as in `nn.Sequential`, `torch.compile` of the module would silently
     compile nothing. The returned function is not code of torch, so `torch.compile` always compiles it.

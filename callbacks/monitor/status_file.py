@@ -212,7 +212,9 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path, run_id: str) -> None:
-        """Store the path of the newest undamaged checkpoint of the run. Without one, store the path of the loaded one.
+        """Store the path of the newest undamaged checkpoint of the run.
+
+        If the run has no undamaged checkpoint, store the path of the checkpoint that the session loaded.
 
         Check only checkpoints that are new or changed. A folder may hold thousands of checkpoints. If each save checked
         all of them, saves would become slower.

@@ -27,12 +27,12 @@ KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    Apex and PaddleNLP call this method level `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
-    `HalfWeights("bf16")` to the callbacks. `HalfWeights` replaces the callback `MixedPrecision`, and needs less memory
-    than `MixedPrecision`. Normalization layers stay in float32, without a copy. The model file of a checkpoint has the
-    half-precision weights. The callback state in the checkpoint has the master weights, so that a resume is exact. If
-    your code changes elements of a weight, the same elements of the master weight get the changed values. After the
-    run, the model has the values of the master weights, in float32.
+    In Apex and PaddleNLP, this technique has the name `O2`. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`,
+    or add `HalfWeights("bf16")` to the callbacks. `HalfWeights` replaces the callback `MixedPrecision`, and needs less
+    memory than `MixedPrecision`. Normalization layers stay in float32, without a copy. The model file of a checkpoint
+    has the half-precision weights. The callback state in the checkpoint has the master weights, so that a resume is
+    exact. If your code changes elements of a weight, the same elements of the master weight get the changed values.
+    After the run, the model has the values of the master weights, in float32.
 
     Raises:
         ArgumentError: if `dtype` is neither `bf16` nor `fp16`, or if `dtype` is `fp16` and the device is not a CUDA

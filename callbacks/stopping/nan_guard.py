@@ -87,8 +87,8 @@ class NaNGuard(Callback):
             norm: the gradient norm. None: the norm is unknown, and the result is an empty text.
             loss: the loss of the step.
             step: the number of the step.
-            applied: whether the weights are already updated. If a callback updates the weights in backward, False
-                counts as True.
+            applied: whether the weights are already updated. If a callback updates the weights in backward, the method
+                sets `applied` to True.
 
         Raises:
             NonFiniteError: if the norm is not finite, and one of these conditions is true: the attribute `action` is

@@ -122,7 +122,11 @@ class StopAtTime(Callback):
         return saved
 
     def _time_on(self, thread: Any) -> float:
-        """Return the seconds to reserve for the writes of `thread`, a callback that writes in a background thread."""
+        """Return the seconds to reserve for the background writes of a callback.
+
+        Args:
+            thread: the callback, such as a `Checkpoint` or a `RemoteStore`.
+        """
         first = self._saves < 2 and thread.busy  # until its end, the time of the first write is not known
         return max(thread.slowest_write, self._expected) if first else float(thread.slowest_write)
 

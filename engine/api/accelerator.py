@@ -254,9 +254,9 @@ class Accelerator(GradientMethods):
         shorter tensors are padded with -100.
 
         With several ranks, a loader repeats samples to fill up its last batches. The method removes the results of
-        repeated samples if `input_data` has one result for each sample of the last batch that was read. With another
-        number of results, all results stay. They also stay if the number of repeated samples is unknown, as for some
-        streams. In nested loops over loaders, the last batch is a batch of the inner loader.
+        repeated samples if `input_data` has one result for each sample of the newest batch. With another number of
+        results, all results stay. They also stay if the number of repeated samples is unknown, as for some streams. In
+        nested loops over loaders, the newest batch comes from the inner loader.
 
         Args:
             input_data: a tensor, dicts, lists or tuples of tensors, or a list of objects.

@@ -71,8 +71,8 @@ class GradientMethods:
     def no_sync(self, model: nn.Module) -> Iterator[None]:
         """Enter a context in which backward does not average gradients over the ranks.
 
-        For a model without a wrapper such as DDP or FSDP, and with ZeRO stages 2 and 3 of DeepSpeed, the context does
-        nothing.
+        The context does nothing in two cases: the model has no wrapper such as DDP or FSDP, or DeepSpeed uses ZeRO
+        stage 2 or 3.
         """
         wrapper: Any = model
         if hasattr(wrapper, "set_requires_gradient_sync"):  # FSDP

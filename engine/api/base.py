@@ -81,7 +81,7 @@ class TrainerBase:
         raise NotImplementedError
 
     def _argument_check(self) -> Callable[[], None]:
-        """Return a function that warns if a handler has changed an argument, and the change has no effect yet."""
+        """Return a function that warns about each argument that a handler changed too late to affect the training."""
         raise NotImplementedError
 
     def _order_seed(self) -> int:

@@ -319,9 +319,11 @@ class DataLoaderMethods(LossMethods):
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         """Return a collator that removes the columns that the model does not take, and then calls `data_collator`.
 
-        If no columns are removed, as with `remove_unused_columns=False`, return `data_collator` itself. If the engine
-        calls an override and the override calls `super()`, also return `data_collator` itself. In this case, the loader
-        of the engine removes the columns.
+        Return `data_collator` itself in two cases:
+
+        - No columns are removed, as with `remove_unused_columns=False`.
+        - A subclass overrides this method, and calls `super()` while the engine builds a loader. This loader removes
+          the columns itself.
 
         Args:
             data_collator: the collator that makes the batches.

@@ -63,7 +63,10 @@ def early_attributes(trainer: object) -> dict[str, Any]:
 
 
 def keep_early(trainer: Any, early: Mapping[str, Any]) -> None:
-    """Keep the attributes that a subclass set before the constructor. Log a warning for each value that is lost.
+    """Log a warning for each attribute that a subclass set too early, so that the Trainer overwrote its value.
+
+    The names in `REPLACED` cause no warning. If the Trainer has no `criterion`, the function restores the `criterion`
+    of the subclass.
 
     Args:
         trainer: the trainer, after its constructor.

@@ -89,7 +89,7 @@ class Strategy(str, Enum):
 
 
 class IntervalStrategy(Strategy):
-    """When training logs or evaluates."""
+    """How often to log or to evaluate during training."""
 
     NO = "no"
     """Never."""

@@ -62,7 +62,8 @@ class CarriedStates:
         Args:
             owner_id: the id of the callback.
             callback: the callback.
-            owner: a function that returns class, settings and state version of the callback, and `replaces_weights`.
+            owner: a function that returns a dict with the class, settings and state version of the callback. The entry
+                `replaces_weights` says whether the callback replaces weights.
         """
         try:
             state = _copied(state_of(callback))

@@ -278,7 +278,7 @@ def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
 
 
 def _new(saved: Mapping[str, Any]) -> Any:
-    """Create a generator of the kind that a saved state has. The saved state is not loaded into the generator."""
+    """Create a generator of the same kind as the saved generator. The function does not load the saved state."""
     kind = saved["kind"]
     if kind == "torch":
         return torch.Generator(saved["device"])

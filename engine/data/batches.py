@@ -67,7 +67,7 @@ def _kind(value: Any) -> str:
 
 
 def _as_mapping(kind: type[Any], items: dict[Any, Any]) -> Any:
-    """Return a mapping of a class with the given items; a dict if the class does not accept a dict."""
+    """Return `kind(items)`; return `items` itself if the mapping class `kind` does not accept a dict."""
     try:
         return kind(items)
     except TypeError:

@@ -252,7 +252,7 @@ def batch_sizes(loader: Any) -> Iterator[int]:
     """Yield the number of samples of each batch of a loader of the user.
 
     Yield nothing if the batch sampler of the loader is not torch's `BatchSampler`. Yield nothing either if the sampler
-    has no length. With `drop_last=True`, the dropped batch is included.
+    has no length. The last size may belong to an incomplete batch that the loader does not yield (`drop_last=True`).
     """
     batches = getattr(loader, "batch_sampler", None)
     if type(batches) is BatchSampler:

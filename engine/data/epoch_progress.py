@@ -131,8 +131,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`, and the entry `row`: the number of finished samples
-            of the epoch, over all ranks. If the loader is divided as before (`parts` is equal), the entry `rows` of
-            the state is kept. Otherwise it follows from `row`.
+            of the epoch, over all ranks. The entry `rows` has the number of finished samples of each worker. If `rows`
+            is missing, or the entry `parts` differs from the argument `parts`, the function computes `rows` from `row`.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
         warns: whether to log a warning if the entry `parts` differs from the argument `parts`.

@@ -201,7 +201,7 @@ class Feed:
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _batches_of_steps(self, batches_done: int) -> Iterator[int]:
-        """Return an iterator over the number of batches of each step that is left in the epoch.
+        """Return an iterator that yields the number of batches for each remaining step of the epoch.
 
         If the number of batches in the epoch is unknown, the iterator does not end.
         """

@@ -197,8 +197,9 @@ class BatchedSampler(Sampler[list[int]]):
 
         Args:
             batches: number of batches to skip.
-            blank: number of empty batches to yield first. Worker 0 gets the first batch of an iteration. Empty
-                batches shift this, so that each batch gets the same worker as without the skip.
+            blank: number of empty batches to yield first, so that each batch gets the same worker as without the skip.
+                Worker 0 gets the first batch of an iteration. For example, with 4 workers and 6 skipped batches, two
+                empty batches give the next batch to worker 2.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):

@@ -130,10 +130,10 @@ def _explain_left_out(run: Run, error: BaseException) -> None:
 
 
 def _rows_in_sample(run: Run) -> int:
-    """Return n if the only sample of the training batch looks like a whole batch of n samples; otherwise 0.
+    """Return n if all values of the training batch are tensors of shape (1, n, ...), with the same n > 1; otherwise 0.
 
-    A sample looks like a batch if the training batch has at least two values, and all of them are tensors of shape
-    (1, n, ...) with the same n > 1.
+    The only sample of such a batch looks like a whole batch of n samples. Return 0 if the batch has only one value,
+    or if the training batch size is not 1.
     """
     batch = run.batch
     if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:

@@ -51,7 +51,8 @@ class LossWindow:
         """Add the mean loss per step in place of the NaN or infinite loss of a batch, as transformers does.
 
         The mean is the sum `pending`, divided by the number of steps since the last call of `read`. The current step
-        counts too. If a step has several batches, each call still adds the mean of a whole step.
+        counts too. If a step has four batches, each call adds the mean of the whole step, not a quarter of the mean.
+        transformers has the same inaccuracy.
 
         Args:
             step: number of optimizer steps that are done.

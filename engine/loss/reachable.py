@@ -40,7 +40,8 @@ def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> 
 
     Args:
         value: the value.
-        names: the attributes to search, if the value is an object that cannot be called.
+        names: the attributes to search in an object that is not callable. For a callable, the function does not use
+            `names`, and searches the values that the code of the callable reads.
         depth: how many levels to search.
         seen: the ids of values that were already searched. The function adds ids to this set.
     """

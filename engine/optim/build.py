@@ -64,8 +64,9 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Both groups exist even if one is empty. If `weight_decay` is not 0, a saved optimizer state numbers the parameters
-    as in transformers.
+    Both groups exist even if one is empty. If `weight_decay` is 0 and `always_split` is False, all parameters are in
+    the first group. In all other cases, each parameter has the same number in a saved optimizer state as in
+    transformers.
 
     With tensor parallelism, or with FSDP2 and ignored parameters, the result differs. Each group is split into one
     group per device mesh, because one fused update cannot span meshes. Empty groups are left out.
@@ -74,9 +75,8 @@ def parameter_groups(
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
-        always_split: Whether to split the parameters even if `weight_decay` is 0. If `always_split` is False and
-            `weight_decay` is 0, all parameters are in the first group. One full group is faster, because the optimizer
-            makes one pass per group.
+        always_split: Whether to split the parameters even if `weight_decay` is 0. One full group is faster, because the
+            optimizer makes one pass per group.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.
@@ -165,7 +165,7 @@ def build_optimizer(
             `weight_decay`. Other optimizers do not use it.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
-        optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also
+        optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text
             applies only to groups without the key `weight_decay`.
         model: The model, for GaLore, APOLLO and the 8-bit optimizers of bitsandbytes. These 8-bit optimizers use 32-bit
             state for the embeddings of the model.

@@ -14,7 +14,7 @@ Groups = list[list[nn.Parameter]]
 
 
 def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]) -> Groups | None:
-    """Return the parameters in the groups of a saved run; None if the groups of the saved run are unknown.
+    """Return the parameters of this run, grouped as in a saved run; None if the groups of the saved run are unknown.
 
     An optimizer state stores how many parameters each group has, but not which parameters. There are three cases:
 

@@ -71,11 +71,10 @@ J = TypeVar("J", bound=Judged)
 def best_of(trials: Iterable[J], direction: str) -> J | None:
     """Return the trial with the best objective; None if each objective is NaN.
 
-    `min` and `max` return a NaN in the first place, because no number is less or greater than NaN.
-
     Args:
         trials: the completed trials.
         direction: `minimize` or `maximize`.
     """
+    # Leave out NaN: `min` and `max` return a NaN that comes first, because no number is less or greater than NaN.
     compared = [trial for trial in trials if trial.objective == trial.objective]
     return (min if direction == "minimize" else max)(compared, key=lambda trial: trial.objective, default=None)

@@ -134,7 +134,8 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     Args:
         only: the names of the checks to run. Empty: all checks that run in one process.
         two_processes: if `only` is empty, also return the check that starts two processes.
-        expected_failed: the reasons of failures, by name of the check. The result still contains these checks.
+        expected_failed: name of a check -> the reason why it fails. The function only looks for unknown names in this
+            argument. The argument does not change the result.
 
     Raises:
         ArgumentError: for the name of an unknown check, with the nearest known name.

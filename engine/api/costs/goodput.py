@@ -42,8 +42,8 @@ class Point:
 class Session:
     """One training session of a run: one call of `train()`.
 
-    A session begins with its call of `train()`. The first session of a program begins earlier, when the process starts,
-    because importing and loading also take time. In a notebook, it begins with its call of `train()`.
+    The first session of a script begins when the process starts, because importing and loading also take time. All
+    other sessions, and all sessions in a notebook, begin with their call of `train()`.
     """
 
     id: str

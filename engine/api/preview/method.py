@@ -30,8 +30,8 @@ class PreviewMethods(TrainerBase):
     ) -> Preview:
         """Return the logs, evaluations, saves, deletions and stops of a future `train()`, with author and reason.
 
-        The preview runs the training loop, and the callbacks that request this work. Model, data, disk and clock are
-        virtual. A preview writes nothing, and changes neither the trainer nor the RNG states.
+        The preview runs the training loop and the callbacks that request logs, evaluations, saves and stops. Model,
+        data, disk and clock are virtual. A preview writes nothing, and changes neither the trainer nor the RNG states.
 
         Args:
             metrics: the metrics that evaluations measure. Each key is a name. Each value is a list with one value for

@@ -14,8 +14,8 @@ import torch
 def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return the strides that a checkpoint stores for a tensor; None if the checkpoint stores no strides.
 
-    A contiguous, empty or sparse tensor needs no strides. A tensor with gaps in memory gets the strides of a copy
-    without gaps, or None if this copy is contiguous.
+    A contiguous, empty or sparse tensor needs no strides. For any other tensor, return the strides of
+    `torch.empty_like(tensor)`. If this new tensor is contiguous, as for a slice `weight[:, ::2]`, return None.
     """
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_contiguous():
         return None

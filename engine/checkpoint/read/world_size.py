@@ -34,7 +34,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     If the world size is the same as at the save, return `own`. Also return `own` if the checkpoint does not record a
     world size, or has no RNG states. Otherwise, return `own` with these changes:
 
-    - If `own` is empty, the values of the lowest rank that saved replace `own`.
+    - If this rank saved no values, it gets the values of the lowest rank that saved.
     - Each loss sum is the mean over the ranks that saved.
     - The loader position comes from the lowest rank that saved, without entries that depend on the batch size.
 

@@ -153,8 +153,8 @@ def _lacking_column(features: Sequence[Any], place: str = "") -> str:
     """Return an error text if a sample is not a dict or lacks a column of the first sample; else an empty text.
 
     Args:
-        features: the samples. If the samples are tuples, the values at one position of the tuples. `features[0]` is
-            a dict.
+        features: the samples. For samples that are tuples, `features` has the values at one position of the tuples.
+            `features[0]` is a dict.
         place: the position as text, such as ` at position 1 of the samples`; empty for whole samples.
     """
     remedy = "Give all samples the same columns, or pass a `data_collator`."
