@@ -367,7 +367,9 @@ EVENTS: tuple[Event, ...] = (
     ),
     _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event(
-        "on_exception", "An error or a signal ends the session. The error is raised after all handlers ran.", (_EXCEPTION,)
+        "on_exception",
+        "An error or a signal ends the session. The error is raised after all handlers ran.",
+        (_EXCEPTION,),
     ),
     Event(
         "on_close", "The session ends, with or without an error. Handlers release resources, and run in reverse order."
