@@ -37,8 +37,10 @@ class DefaultFlowCallback(Callback):
     By default, a trainer has no `DefaultFlowCallback`. The callbacks `Log`, `Evaluate`, `Checkpoint` and
     `StopAtMaxSteps` make these decisions. If you add a `DefaultFlowCallback` or an instance of a subclass, this
     instance makes the decisions. `Log`, `Evaluate` and `Checkpoint` then only do the requested work.
-    `trainer.remove_callback(DefaultFlowCallback)` turns off these decisions, whichever of these callbacks makes them.
-    Then, only the requests of other callbacks start a log, an evaluation or a save, or stop the run early.
+
+    `trainer.remove_callback(DefaultFlowCallback)` also works without a `DefaultFlowCallback`. After this call, no
+    callback makes these decisions from the training arguments. Only the requests of other callbacks start a log, an
+    evaluation or a save, or stop the run early.
     """
 
     previews = True

@@ -83,8 +83,8 @@ class Event(CheckedKeywords):
 
         Raises:
             SubscriptionError: if `params` is a text, if an item is neither a name nor a `Param`, if a name is not an
-                identifier, if two parameters have the same name, or if every event passes a parameter with this
-                name already.
+                identifier, if two parameters have the same name, or if a name is in `COMMON_NAMES`, such as `model`.
+                Every event already passes the parameters in `COMMON_NAMES`.
         """
         if isinstance(params, str):
             raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")

@@ -123,9 +123,10 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of the dataclass field `name`, such as `int`, if it does not allow a text; else "".
+    """Return the annotation of a dataclass field, such as `int`, if the annotation does not allow a text; else "".
 
-    Callbacks have a setting of this name, with a text as its value. A field of another type is an error.
+    `name` is the name of the field, and also of a setting in `_TEXTS`, such as `id`. The value of the setting is a
+    text, so a field of another type is an error.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

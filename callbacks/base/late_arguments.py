@@ -44,8 +44,8 @@ class LateArguments:
         """Log one warning for each change that has no effect on this training.
 
         Raises:
-            ArgumentError: if `gradient_accumulation_steps` changed. In transformers, the later steps would use other
-                numbers of batches.
+            ArgumentError: if `gradient_accumulation_steps` changed. transformers would use the new value in the next
+                step.
         """
         found = _read(self.run.args)
         if found != self._known:

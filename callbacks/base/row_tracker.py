@@ -301,8 +301,8 @@ class RowTracker(Callback):
     def flush(self) -> None:
         """Write the waiting rows. Call this method before your program finishes the run, as with `wandb.finish()`.
 
-        With wandb, rows may follow after the run is finished. If the tracker opened the run, these rows go to the same
-        run. If your program opened the run, these rows go to a new run.
+        With wandb, the training can log more rows after your program finishes the run. If the tracker opened the run,
+        the later rows go to the same run. If your program opened the run, the later rows go to a new run.
         """
         if self._worker is not None and not self._worker.is_current:
             self._commit()

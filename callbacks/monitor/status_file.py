@@ -234,10 +234,13 @@ class StatusFile(Callback):
         self._seen = seen
 
     def _is_own(self, saved: SavedCheckpoint, run_id: str, new: bool) -> bool:
-        """Return whether the run itself saved or loaded a checkpoint in its folder, so that it can resume from it.
+        """Return whether the run itself saved or loaded the checkpoint `saved`.
 
-        A checkpoint without a run id, such as one of an overridden save, counts if it is new in this session. Before
-        the run has an id, each checkpoint counts.
+        Also return True in two cases:
+
+        - The run has no id yet.
+        - The checkpoint has no run id, and is new in this session. For example, an override of `_save_checkpoint` wrote
+          the checkpoint.
         """
         if not run_id or saved.path == self._loaded:
             return True

@@ -258,10 +258,10 @@ class OptimizerInBackward(Callback):
 
 
 class _Update:
-    """The update of one weight: the step of an optimizer that has only this weight.
+    """The update of one weight: the step of a second optimizer, which has only this weight.
 
-    The optimizer of the run holds the state of the weight. So the `state_dict` of the run's optimizer is the same as
-    without the callback.
+    The second optimizer has no state of its own: it uses the state in the run's optimizer. So the `state_dict` of the
+    run's optimizer is the same as without the callback.
     """
 
     def __init__(self, optimizer: Optimizer, index: int, weight: nn.Parameter) -> None:

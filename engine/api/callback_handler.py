@@ -352,10 +352,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The list `callback_handler.callbacks` for programs that replace a method of the handler, such as `on_log`.
+    """The list `callback_handler.callbacks` for a function that replaces a method, such as `on_log`.
 
-    The function of the program must itself call the callbacks in this list. While it loops over the list, the ledger
-    names the current callback as the author of flag writes.
+    The replacement function itself must call the callbacks in this list. While this function loops over the list, the
+    ledger names the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

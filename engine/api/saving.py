@@ -145,8 +145,9 @@ class SavingMethods(MomentMethods):
     def _take_announced_save(self) -> bool:
         """Return whether the program itself called `_save_checkpoint` at this step.
 
-        In this case, `on_save` was already announced, and the callback handler does not announce it again. Only the
-        first call of this method after such a save returns True.
+        `_save_checkpoint` has already announced `on_save`. So if the result is True, the object
+        `trainer.callback_handler` does not announce `on_save` again. Only the first call of this method after a call of
+        `_save_checkpoint` returns True.
         """
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step

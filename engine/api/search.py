@@ -85,9 +85,10 @@ class SearchMethods(CallbackMethods):
             The best trial; with several objectives, the list of Pareto-optimal trials.
 
         Raises:
-            ArgumentError: without `model_init`, if `n_trials` is below 1, or for an unknown backend, direction or
-                hyperparameter. For an unknown name, the error suggests the nearest known name. Also if a function does
-                not return what the search needs, or if `compute_objective` reads a metric that does not exist.
+            ArgumentError: if the trainer has no `model_init`, if `n_trials` is below 1, or if a backend, direction or
+                hyperparameter is unknown. For an unknown name, the error suggests the nearest known name. Also if a
+                function does not return what the search needs, or if `compute_objective` reads a metric that does not
+                exist.
             MissingExtra: if the backend is not installed. The error names the extra to install.
         """
         chosen = self.search_backend(backend)

@@ -44,7 +44,7 @@ class Instead(Protocol[Result_co]):
     """A function that runs instead of the first `train()` of a program. `preview`, `profile` and `rerun` define one."""
 
     def __call__(self, trainer: Trainer, train: Callable[[], Any], resume_from_checkpoint: Any) -> Result_co:
-        """Run in place of `train()`. `at_first_training` returns the result.
+        """Run in place of `train()`. The function `at_first_training` calls this function and returns its result.
 
         Args:
             trainer: the trainer on which the program calls `train()`.

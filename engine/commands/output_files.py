@@ -20,7 +20,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     user may not create files in its folder.
 
     Raises:
-        ArgumentError: if the file cannot be written. An existing file that can be replaced keeps its content.
+        ArgumentError: if the file cannot be written. After the error, an existing file still has its old content. Only
+            a file that is written directly may be incomplete.
     """
     data = content.encode(errors="replace") if isinstance(content, str) else content
     try:

@@ -262,10 +262,10 @@ def batch_sizes(loader: Any) -> Iterator[int]:
 
 
 def epoch_rows(loader: Any, batch_size: int, world_size: int) -> int | None:
-    """Return the largest number of samples of an epoch, over all ranks; None if the loader has no length.
+    """Return how many samples all ranks together read in an epoch; None if the loader has no length.
 
-    This number can differ from the length of the dataset. A sampler may draw more or fewer samples. The dataset of a
-    user's own loader may be the part of one rank.
+    If the exact number is unknown, return the largest possible number. The result can differ from the length of the
+    dataset. A sampler may draw more or fewer samples. The dataset of a user's own loader may be the part of one rank.
 
     Args:
         loader: the loader of one rank.

@@ -119,9 +119,9 @@ class Feed:
         """Restore the RNG states of a resume, if the session resumes at the start of an epoch or at the end of the run.
 
         Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
-        session resumes in the middle of an epoch, `begin` or `take` restores the states later: after `on_epoch_begin`.
-        In an uninterrupted run, no `on_epoch_begin` comes at this place. So random numbers that handlers of
-        `on_epoch_begin` draw must not change the states.
+        session resumes in the middle of an epoch, the method does nothing. `begin` or `take` restores the states later,
+        after `on_epoch_begin`. An uninterrupted run announces no `on_epoch_begin` in the middle of an epoch. The late
+        restore replaces RNG states that handlers of `on_epoch_begin` changed.
 
         Args:
             batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.
@@ -241,9 +241,10 @@ class Feed:
 
 
 def _origin(position: int, items: list[Any], read: list[_Read]) -> _Read | None:
-    """Return the batch from which an override of `get_batch_samples` made one of its results; None if unknown.
+    """Return the read batch that belongs to a result of an override of `get_batch_samples`; None if unknown.
 
-    The override may leave out some batches, or replace each batch by another object.
+    If the result is a read batch, return this batch. If the result is another object, and the override returned as many
+    results as it read batches, return the read batch at the same position.
 
     Args:
         position: the position of the result in `items`.

@@ -101,9 +101,10 @@ class Agreement:
     def __call__(self, control: TrainerControl) -> None:
         """Make the ranks agree. Every rank calls this method at the same point of a step.
 
+        The first call chooses the exchanges between the ranks. Later calls make the same exchanges.
+
         Raises:
-            SubscriptionError: if a callback was attached after the first call of this object, and needs an exchange
-                that the ranks do not make. The first call chooses the exchanges.
+            SubscriptionError: if a callback that was attached after the first call needs another exchange.
             RankDivergence: if the flags of callbacks, or the skipped updates, differ between the ranks.
         """
         if self._agree is None:

@@ -24,8 +24,8 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
     - Callbacks that the run may unsubscribe or call less often, because they fail or are slow. If only one rank did
       this, the other ranks would wait in the collectives of the callback.
-    - Callbacks that can raise flags, and cause only a warning if they fail. After a failure on one rank, the flag would
-      be raised on the other ranks only.
+    - Callbacks that can raise flags, and whose failures cause only a warning. If such a callback fails on one rank,
+      this rank may lack a flag that the other ranks have.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():
@@ -38,9 +38,9 @@ def shared_callbacks(bus: EventBus) -> frozenset[str]:
 
 
 def _may_lose_a_decision(found: Subscription) -> bool:
-    """Return whether a flag may be missing on one rank after the handler `found` fails there.
+    """Return whether a rank may lack a flag after a handler fails on this rank.
 
-    This is the case if the handler can raise flags, and its failure causes only a warning.
+    True if the handler of the subscription `found` can raise flags, and its failure causes only a warning.
     """
     deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
     return deciding and found.policy.action == "warn"

@@ -41,13 +41,14 @@ def split_state(
 ) -> Mapping[str, Any]:
     """Divide the parameters of a saved optimizer state into the groups of a run with weight decay.
 
-    With weight decay, some parameters are in a group without decay. Without weight decay, there is no such group. If a
-    callback has `Capability.KEEPS_GROUPS`, such as `ShardedOptimizer`, this group always exists.
+    If the weight decay of a run is not 0, some parameters are in an extra group without decay. If the weight decay is
+    0, a run usually has no extra group. A run with a callback that has `Capability.KEEPS_GROUPS`, such as
+    `ShardedOptimizer`, always has the extra group.
 
-    If the saved run had no weight decay and this run has one, the function divides the saved groups. It recognizes this
-    case by the sizes of the groups. In all other cases, it returns the state unchanged. A new group gets the options of
-    a saved group: the one that contains the first parameter of the new group. The parameters get the numbers 0, 1, ...
-    in the order of the new groups.
+    The sizes of the groups show which runs have the extra group. If only this run has it, the function divides the
+    saved groups. In all other cases, the function returns the state unchanged. A new group gets the options of a saved
+    group: the one that contains the first parameter of the new group. The parameters get the numbers 0, 1, ... in the
+    order of the new groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.

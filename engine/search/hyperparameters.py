@@ -287,7 +287,8 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
     """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
     Only rank 0 asks its callbacks, because the other ranks may not know the values, for example those of a wandb sweep.
-    Each other rank reads the values of rank 0. A rank without a callback that sets arguments returns an empty dict.
+    Each other rank with a callback that overrides `argument_overrides` reads the values of rank 0. A rank without such
+    a callback returns an empty dict, even if rank 0 has values.
 
     Args:
         args: the user's arguments.

@@ -344,9 +344,11 @@ def _wait_for_earlier(known: Identity) -> None:
 def _continue(session: WandbSession) -> None:
     """Find the last step of a resumed run, and make the session skip the rows that the run already has.
 
-    The local files give the step. If an online run has other rows than the local files, the service gives the step.
-    If local files of an offline run are missing, or if wandb's mode is `shared`, this step may be too early. Then the
-    step of the checkpoint is used if it is later.
+    By default, the last step is the step in the local files. There are two exceptions:
+
+    - If an online run has other rows than the local files, the service gives the last step.
+    - If local files of an offline run are missing, or if wandb's mode is `shared`, the step in the local files may be
+      too early. If the checkpoint has a later step, the step of the checkpoint is the last step.
     """
     request, live = session.request, session.live
     local = request.identity.written(AXIS)

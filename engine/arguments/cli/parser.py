@@ -184,7 +184,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             words: The words of the command line.
-            look: Whether to add `train.args` beside `train.py` if `filename` is None and all other files end in .args.
+            look: The parameter `look_for_args_file` of `parse_args_into_dataclasses`.
             filename: A configuration file; None if the program names none.
             flag: A command-line option whose values are configuration files, such as `--config`; None for no option.
         """

@@ -157,9 +157,9 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other running process of this host uses the folder. Processes of other hosts do not count.
+        """Whether the folder is treated as left over from a killed run.
 
-        True in three cases: the process with the id `pid` is this process, has ended, or is on another host.
+        True in three cases: the process with the id `pid` has ended, is on another host, or is this process.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 

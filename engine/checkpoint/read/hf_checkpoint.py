@@ -79,9 +79,10 @@ class HFStateFiles:
 
 
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
-    """Select the entries of a saved state that the `state_dict` of `target`, a scheduler or scaler, has too.
+    """Return the entries of the saved state `state` whose names are also in `target.state_dict()`.
 
-    `load_state_dict` of a torch scheduler sets every entry as an attribute. An unknown entry would add an attribute.
+    `target` is a scheduler or a loss scaler. `load_state_dict` of a torch scheduler sets every entry as an attribute.
+    An unknown entry would add an attribute.
 
     Raises:
         ValueError: if `state` is the state of another kind of object.

@@ -73,7 +73,7 @@ class Overridden:
 
 @dataclass
 class OptionWatch:
-    """Compares the options of optimizer and schedule before a resume with the restored options."""
+    """Finds the options of optimizer and schedule that a resume replaces by different values of the checkpoint."""
 
     run: ResumableRun
     """The run. Its optimizer and its schedule exist, and are not restored yet."""

@@ -59,10 +59,10 @@ class RanksWriter(BackgroundWriter):
             self._agree()
 
     def _agree(self) -> None:
-        """Agree with the threads of the other ranks on the due step. From this step on, the task counts as finished.
+        """Agree with the other ranks on the due step: the first step for which `finished_at` returns True.
 
-        If a collective of the threads fails, the due step of this rank is 0. `finished_at` then returns True for every
-        step, because no step is below 0.
+        If a collective of the threads fails, the ranks cannot agree. This rank sets its due step to 0, so `finished_at`
+        returns True for every step. The training then calls `wait`, which raises the error of the task.
         """
         due = 0
         try:

@@ -137,7 +137,7 @@ class ColumnDataset:
         return {**vars(self), "_table": None}  # each worker makes its own views of the columns
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return a `BatchRows`, which reads no sample yet. If that raises `NotColumnar`, return the samples."""
+        """Return a `BatchRows`, which reads no sample yet. If columns cannot make the batch, return the samples."""
         try:
             return self._unread(indices)
         except NotColumnar:
