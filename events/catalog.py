@@ -363,12 +363,13 @@ EVENTS: tuple[Event, ...] = (
     Event("on_best_loaded", "Training ends, and the run has loaded the weights of the best model.", (_CHECKPOINT,)),
     _shared(
         "on_train_end",
-        "Training ends without an error, also after a signal. In the stage PREPARE, the callback `Log` logs a summary.",
+        "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",
     ),
     _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event(
         "on_exception",
-        "An error or a signal ends the session. The error is raised after all handlers ran.",
+        "An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` "
+        "comes before this event.",
         (_EXCEPTION,),
     ),
     Event(

@@ -101,13 +101,13 @@ class EventMethods:
         """Training ends, and the run has loaded the weights of the best model."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ends without an error, also after a signal. In the stage PREPARE, the callback `Log` logs a summary."""
+        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
     def on_predict(self, *args: Any, **kwargs: Any) -> Any:
         """A call of `trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(self, *args: Any, **kwargs: Any) -> Any:
-        """An error or a signal ends the session. The error is raised after all handlers ran."""
+        """An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` comes before this event."""
 
     def on_close(self, *args: Any, **kwargs: Any) -> Any:
         """The session ends, with or without an error. Handlers release resources, and run in reverse order."""

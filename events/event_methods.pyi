@@ -654,7 +654,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends without an error, also after a signal. In the stage PREPARE, the callback `Log` logs a summary."""
+            """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
         def on_predict(
             self,
@@ -692,7 +692,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An error or a signal ends the session. The error is raised after all handlers ran."""
+            """An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` comes before this event."""
 
         def on_close(
             self,
@@ -1334,7 +1334,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends without an error, also after a signal. In the stage PREPARE, the callback `Log` logs a summary."""
+        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
 
     def on_predict(
         self,
@@ -1372,7 +1372,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An error or a signal ends the session. The error is raised after all handlers ran."""
+        """An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` comes before this event."""
 
     def on_close(
         self,
