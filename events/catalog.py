@@ -368,8 +368,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event(
         "on_exception",
-        "An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` "
-        "comes before this event.",
+        "An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end.",
         (_EXCEPTION,),
     ),
     Event(

@@ -692,7 +692,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` comes before this event."""
+            """An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end."""
 
         def on_close(
             self,
@@ -1372,7 +1372,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An error ends the session, and is raised after all handlers ran. A signal counts as an error, but `on_train_end` comes before this event."""
+        """An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end."""
 
     def on_close(
         self,
