@@ -211,12 +211,10 @@ def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
 def budget_for(callback: object, owner_id: str) -> Budget | None:
     """Return the time budget of a callback; None if the callback has no time budget.
 
-    A dataclass may have its own field `budget` with another meaning. If the value of this field is not a text, the
-    function ignores the value and returns None.
+    A dataclass may have its own field `budget` with another meaning, such as a number. The result is then None.
 
     Raises:
-        SubscriptionError: if another value of `budget` is neither None nor a text such as `2%` or `200us`, or if
-            `over_budget` is not known.
+        SubscriptionError: if `budget` is not a text such as `2%` or `200us`, or if `over_budget` is not known.
     """
     if not isinstance(callback, Callback):
         return None

@@ -186,12 +186,7 @@ class Timeline:
         return scope or (str(top) if top.__class__ is str else CALLBACKS)
 
     def _present(self) -> tuple[Any, str]:
-        """Return two values that say what runs now.
-
-        The first value is a part, an open `Scope` or a handler. After `fold` has added up the mark of a handler, a list
-        replaces the handler: the nanoseconds and the number of calls of this handler, as in `Sums.handlers`. The second
-        value is the part of the outermost open scope; "" if no scope is open.
-        """
+        """Return what runs now, and the part of the outermost open scope; "" if no scope is open."""
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:
             if what is CALL:

@@ -352,10 +352,10 @@ class _Given:
 
 
 class _Authors(list[Any]):
-    """The list `callback_handler.callbacks` for a function that replaces a method, such as `on_log`.
+    """The list `callback_handler.callbacks` for a program that replaces a method, such as `callback_handler.on_log`.
 
-    The replacement function itself must call the callbacks in this list. While this function loops over the list, the
-    ledger names the current callback as the author of flag writes.
+    The function of the program loops over the list and calls the callbacks. In each round of the loop, the ledger names
+    the current callback as the author of flag writes.
     """
 
     def __init__(self, routed: _Routed, run: Run) -> None:

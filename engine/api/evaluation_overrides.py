@@ -95,10 +95,7 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate at the request of a callback, and return the metrics.
 
-        - While an override of `evaluate` runs, a callback starts a separate evaluation. The `EvaluationRecord` of the
-          override does not get the metrics of the separate evaluation.
-        - An override of the private method `_evaluate` is different: its call `super()._evaluate(...)` makes the
-          callback evaluate. So the `EvaluationRecord` of the override gets the metrics.
+        An override of `evaluate` that runs at this time does not get these metrics.
         """
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called

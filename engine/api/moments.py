@@ -146,12 +146,12 @@ class MomentMethods(TrainerBase):
             self._called = before
 
     def _is_work(self, name: str, folder: Any = None) -> bool:
-        """Return whether the engine called the method `name`. Return False if the program itself called the method.
+        """Return whether the engine called the method `name`, not the program.
 
         Args:
             name: the method.
-            folder: the folder that the default version of the method received. The engine passes a folder to the
-                override. If these two folders differ, return False.
+            folder: the folder that the method received; None if it receives no folder. A folder that the engine did not
+                pass shows that the program called the method.
         """
         work = self._works.get(name)
         if work is None or folder is None or not work.arguments:

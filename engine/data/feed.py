@@ -119,9 +119,7 @@ class Feed:
         """Restore the RNG states of a resume, if the session resumes at the start of an epoch or at the end of the run.
 
         Handlers of `on_epoch_begin` and `on_train_end` then draw the same numbers as in an uninterrupted run. If the
-        session resumes in the middle of an epoch, the method does nothing. `begin` or `take` restores the states later,
-        after `on_epoch_begin`. An uninterrupted run announces no `on_epoch_begin` in the middle of an epoch. The late
-        restore replaces RNG states that handlers of `on_epoch_begin` changed.
+        session resumes in the middle of an epoch, the method does nothing: `begin` or `take` restores the states later.
 
         Args:
             batches_done: number of batches of the next epoch that this rank has already trained on; 0 at the end.

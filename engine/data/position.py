@@ -51,9 +51,8 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        If a stop ends the session inside the current epoch (`cut` is True), the position stays in this epoch. The
-        method only stores in `ended` whether the session has done the work at the end of the epoch. `ended` is False if
-        the stop interrupted an evaluation (`held` is True), and True in all other cases.
+        After a stop inside an epoch (`cut` is True), the position stays in this epoch, and the method sets `ended`. The
+        value is False if the stop interrupted an evaluation (`held` is True), and True in all other cases.
         """
         if self.cut:
             self.ended = not self.held

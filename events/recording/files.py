@@ -244,8 +244,8 @@ def length_upto(lines: list[bytes], step: int) -> int:
 
     If the run did not save at this step, the recording keeps all lines before the first line of a later step.
 
-    If the run saved at this step, the recording keeps all lines up to the last save, and some events directly after it.
-    The first line that the recording drops is an event in `RESTARTS`, or a line of another kind, such as a flag write.
+    If the run saved at this step, the recording keeps all lines up to the last save, and the events directly after it,
+    up to the next event in `RESTARTS` or the next flag write.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

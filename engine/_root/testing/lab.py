@@ -66,7 +66,7 @@ class Lab:
         return trainer
 
     def around(self, callback: Any, save_every: int = 2) -> list[Any]:
-        """Return callbacks that log, evaluate and save. A run with `callback` needs them too.
+        """Return callbacks that log, evaluate and save, for a run with `callback`.
 
         `save_every` is the number of steps between two checkpoints.
         """
