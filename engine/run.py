@@ -312,8 +312,8 @@ class Run(RunClocks):
     def metrics_at(self, step: int) -> dict[str, Any]:
         """Return the metrics of the evaluations at a step, such as `eval_loss`.
 
-        If `step` is not the last evaluated step, return {}. Values that a checkpoint cannot store are left out.
-        Evaluations with `decides=False` in their record do not count.
+        If `step` is not the last evaluated step, return {}. Values that a checkpoint cannot store are left out. Metrics
+        from which no callback may decide are left out too (`decides` is False in the `EvaluationRecord`).
         """
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}

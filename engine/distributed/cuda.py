@@ -1,4 +1,4 @@
-"""Whether this process uses CUDA, or can use it. To ask does not start CUDA."""
+"""Functions that say whether this process uses CUDA, or can use it. They do not start CUDA."""
 
 from __future__ import annotations
 

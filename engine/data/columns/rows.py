@@ -23,7 +23,7 @@ class NotColumnar(Exception):
 
 
 class BatchRows:
-    """The samples of a batch, given by their indices. A collator makes the batch from columns, or reads the samples."""
+    """The samples of a batch, given by their indices. A collator may read the columns, or the samples."""
 
     def __init__(self, rows: Any, indices: list[int]) -> None:
         """Create a batch whose samples are not read yet.

@@ -126,7 +126,7 @@ def is_table(dataset: Any) -> bool:
 
 
 def _is_plain(feature: Any) -> bool:
-    """Return whether samples hold the values of a feature as the table stores them, without decoding."""
+    """Return whether the values in the table are the values of the samples. Images, for example, must be decoded."""
     if isinstance(feature, list):
         return len(feature) == 1 and _is_plain(feature[0])
     known = type(feature).__module__ == "datasets.features.features" and type(feature).__name__ in _PLAIN
