@@ -74,7 +74,7 @@ def describe_failure(
         pronoun = "It was" if len(dead) == 1 else "They were"
         causes = (
             f"{pronoun} killed (perhaps because memory ran out), exited early, or crashed (perhaps because the ranks "
-            "ran different collectives)"
+            "ran different collectives, for example if a stream gave them different numbers of batches)"
         )
         return f"{format_ranks(dead).capitalize()} ended without an error report. {causes}. {meanwhile}."
     if silent:

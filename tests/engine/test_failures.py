@@ -51,7 +51,8 @@ OWN = FailureReport(0, "backward of step 5", "RuntimeError: closed", lost=True)
             {2: False, 3: True},
             None,
             "Rank 2 ended without an error report. It was killed (perhaps because memory ran out), exited early, or "
-            "crashed (perhaps because the ranks ran different collectives). Meanwhile rank 0 was waiting in backward",
+            "crashed (perhaps because the ranks ran different collectives, "
+            "for example if a stream gave them different numbers of batches). Meanwhile rank 0 was waiting in backward",
         ),
         ([], {1: False, 2: False}, None, "Ranks 1 and 2 ended without an error report. They were killed (perhaps"),
         (

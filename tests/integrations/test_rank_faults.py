@@ -169,7 +169,8 @@ def test_a_killed_rank_is_named(ends, name, dead, where):
     assert killed["codes"] == [codes]
     assert failure_of(killed["said"][1 - dead]) == (
         f"Rank {dead} ended without an error report. It was killed (perhaps because memory ran out), exited early, "
-        "or crashed (perhaps because the ranks ran different collectives). Meanwhile rank "
+        "or crashed (perhaps because the ranks ran different collectives, for example if a stream gave them different "
+        "numbers of batches). Meanwhile rank "
         f"{1 - dead} was waiting in {where}."
     )
 
