@@ -112,13 +112,13 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
 
 
 def unfollowed(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Iterable[str]) -> list[str]:
-    """Return the changed arguments that attached callbacks do not follow, because they were built from earlier values.
+    """Return the changed arguments that the attached default callbacks do not follow.
 
     Callbacks that the program listed are not built from arguments, so they do not count.
 
     Args:
         bus: the bus of the trainer.
-        before: the arguments from which the attached callbacks were built.
+        before: the arguments from which the default callbacks were built.
         args: the arguments now.
         changed: the names of the changed arguments.
     """

@@ -160,7 +160,7 @@ class Run(RunClocks):
             ranks: this process and its process group.
             services: the methods with which callbacks log, evaluate, save and publish.
             processing_class: the tokenizer or processor of the model.
-            plugins: one line for each plugin that is attached, or that a setting left out.
+            plugins: one line of text for each plugin that is attached or excluded by a setting.
         """
         self.args, self.state, self.control = args, state, control
         self.model, self.processing_class = model, processing_class

@@ -63,8 +63,8 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
 def _are_one_group(gradients: list[torch.Tensor]) -> bool:
     """Return whether `clip_gradients` can call the kernels of torch directly.
 
-    The result is True if all gradients are dense, need no gradients, and have the same dtype and the same device. The
-    device must be a CPU or a CUDA device. Otherwise, or if the list is empty, the result is False.
+    The result is True if all gradients are dense, have `requires_grad=False`, and have the same dtype and device. The
+    device must be a CPU or a CUDA device. For an empty list, the result is False.
     """
     if not gradients or any(gradient.is_sparse or gradient.requires_grad for gradient in gradients):
         return False

@@ -1,7 +1,8 @@
 """The filters `every=`, `once=`, `before=` and `after=`, which choose when a subscribed function is called.
 
-A filter compares the number of the step, epoch or announcement. In `before=` and `after=`, only an integer is a filter,
-such as `before=100`. An id of a callback, such as `before="checkpoint"`, sets the handler order.
+A filter compares its value with the number of the current step, epoch or announcement. In `before=` and `after=`, only
+an integer is a filter, such as `before=100`. An id of a callback, such as `before="checkpoint"`, sets the handler
+order.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def refuse_unknown(
 def keywords_of(function: Any, bound: bool = False) -> tuple[str, ...] | None:
     """Return the keywords that a call of a function may have.
 
-    Return None if the function has `**kwargs`, or if its parameters are unknown. For a wrapper, the parameters of
-    the wrapper count, because a wrapper with `**kwargs` may remove keywords before it calls the wrapped function.
+    Return None if the function has `**kwargs`, or if its parameters are unknown. For a wrapper, the result has the
+    keywords of the wrapper, not of the wrapped function.
 
     Args:
         function: the function.

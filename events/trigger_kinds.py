@@ -81,7 +81,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether an early stop of the run can make the trigger due before the step that `wakes` returned."""
+        """Whether an early stop of the run makes the trigger due, as with `at_end()`. `wakes` cannot know this stop."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:

@@ -32,8 +32,8 @@ class SaveOnException(Callback):
     - The last complete step already has a checkpoint.
     - The run has several ranks, because the other ranks may have ended.
 
-    With this callback, the run counts as a run that saves checkpoints. So callbacks that stop the run after a complete
-    step, such as `StopOnSignal`, save a checkpoint of this step, also with several ranks.
+    If `SaveOnException` is attached, callbacks such as `StopOnSignal` save a checkpoint when they stop the run after a
+    complete step. They do so with several ranks too.
     """
 
     capabilities = frozenset({Capability.WRITES_CHECKPOINTS})

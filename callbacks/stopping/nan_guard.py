@@ -87,12 +87,12 @@ class NaNGuard(Callback):
             norm: the gradient norm. None: the norm is unknown, and the result is an empty text.
             loss: the loss of the step.
             step: the number of the step.
-            applied: whether the weights are already updated. If a callback updates the weights in backward, the method
-                sets `applied` to True.
+            applied: whether the optimizer has already updated the weights in this step.
 
         Raises:
             NonFiniteError: if the norm is not finite, and one of these conditions is true: the attribute `action` is
-                `raise`; more than `limit` consecutive steps have such a norm; or `applied` is True.
+                `raise`; more than `limit` consecutive steps have such a norm; `applied` is True; or a callback updates
+                the weights in backward.
         """
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0

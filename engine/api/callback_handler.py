@@ -74,9 +74,11 @@ class CallbackHandler:
     def callbacks(self) -> MutableSequence[Any]:
         """All callbacks and subscribed functions, in order of attachment.
 
-        A change of the list attaches, detaches or reorders callbacks. The program may replace a method, such as
-        `on_log`, by its own function. While this function runs, the list has only the callbacks in the stage DECIDE
-        that handle the event in the style of transformers. The function itself must call them.
+        A change of the list attaches, detaches or reorders callbacks.
+
+        The program may replace a method by its own function, as in `callback_handler.on_log = my_log`. While `my_log`
+        runs, the list has only the callbacks in the stage DECIDE that handle `on_log` in the style of transformers.
+        `my_log` itself must call these callbacks.
         """
         return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
 
@@ -158,11 +160,11 @@ class CallbackHandler:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute.
 
-        If `name` is `call_event` or an event of transformers, such as `on_log`, `value` replaces the method `name`.
+        If `name` is `call_event` or an event of transformers, such as `on_log`, the function `value` replaces the
+        method `name`. Other methods, and events that only trainbus has, cannot be replaced.
 
         Raises:
-            ArgumentError: if `name` is another method or an event that only trainbus has, or if `value` replaces a
-                method and is not a function.
+            ArgumentError: if the method `name` cannot be replaced, or if its new value is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -283,12 +285,12 @@ class CallbackHandler:
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Return the subscriptions that the bus calls for an event. `ordered` has all subscriptions of the event.
 
-        If transformers does not have the event, return `ordered`. If the program did not change this object, return
-        `ordered`. The program changes this object in two ways: it replaces `call_event` or the method of the event, or
-        it sets an attribute of `_FIELDS`, such as `model`.
+        A program may replace `call_event` or the method of the event on this object, or set an attribute of `_FIELDS`,
+        such as `model`. Without such a change, or if transformers does not have the event, return `ordered`.
 
-        If the program changed this object, one new subscription replaces all handlers that are in the stage DECIDE and
-        take `(args, state, control, **kwargs)`. The new subscription calls the method of the event on this object.
+        After such a change, this object itself calls the handlers that are in the stage DECIDE and take
+        `(args, state, control, **kwargs)`. The result has one new subscription in place of these handlers. The new
+        subscription calls this object.
         """
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
@@ -313,10 +315,7 @@ class CallbackHandler:
             self._current = before
 
     def _leaving(self) -> Any:
-        """Return a context in which each method of an event, such as `on_log`, announces this event through the bus.
-
-        Without this context, `on_log` calls the handlers itself if the bus is calling this object for `on_log`.
-        """
+        """Return a context in which each method of an event, such as `on_log`, announces this event through the bus."""
         return self._calling(None)
 
 
@@ -354,7 +353,7 @@ class _Given:
 class _Authors(list[Any]):
     """The list `callback_handler.callbacks` for a program that replaces a method, such as `callback_handler.on_log`.
 
-    The function of the program loops over the list and calls the callbacks. In each round of the loop, the ledger names
+    The program's new method loops over the list and calls the callbacks. In each round of the loop, the ledger names
     the current callback as the author of flag writes.
     """
 

@@ -29,11 +29,13 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     """Whether `_evaluate_each` is calling an override of `evaluate`."""
 
     def _override_takes_each(self, eval_dataset: Any) -> bool:
-        """Return whether to call an override of `evaluate` for each dataset, as transformers does.
+        """Return whether `Trainer.evaluate` must call its override for each dataset, as in transformers.
 
-        In an override, `super().evaluate(...)` calls this method. The result is True if `super().evaluate(...)`
-        evaluates a dict of named datasets, and if the override has the parameters of `evaluate`. Outside of an
-        override, the result is False.
+        The result is True if all of these conditions are true:
+
+        - An override of `evaluate` called `Trainer.evaluate`, usually with `super().evaluate(...)`.
+        - The data is a dict of named datasets.
+        - The override has the parameters of `evaluate`.
         """
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         called = self._override is not None and not self._by_dataset
@@ -93,13 +95,12 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate at the request of a callback, and return the metrics.
-
-        An override of `evaluate` that runs at this time does not get these metrics.
-        """
+        """Evaluate at the request of a callback, and return the metrics."""
         outer = self._override
         inside = "_evaluate" in self._works or "_evaluate" in self._called
-        self._override = outer if inside else None  # an overridden `_evaluate` is this evaluation
+        # An override of `evaluate` does not record these metrics. An override of `_evaluate` does, because it is this
+        # evaluation.
+        self._override = outer if inside else None
         try:
             own = "evaluate" in vars(self)  # a function that was set on the trainer
             return self._through_evaluate(_call_own, args, options) if own else self.evaluate(*args, **options)
@@ -144,10 +145,11 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether callbacks such as `EarlyStopping` must ignore an evaluation of data that the caller passed.
 
-        The result is False if an `Evaluate` callback passed the data, or if the trainer has no `eval_dataset`. In all
-        other cases, the metric names decide. The result is True if `prefixes` contains a prefix of the trainer's own
-        eval datasets, such as `eval`. An evaluation of the caller's data then gives the same metric names as an
-        evaluation of the trainer's own datasets.
+        The result is True if a metric of the caller's data could have the same name as a metric of the trainer's own
+        eval datasets, such as `eval_loss`. Callbacks cannot tell these two metrics apart.
+
+        There are two exceptions. The result is False if an `Evaluate` callback passed the data, or if the trainer has
+        no `eval_dataset`.
 
         Args:
             prefixes: the metric prefixes of the evaluation, one per dataset.

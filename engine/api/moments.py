@@ -137,7 +137,7 @@ class MomentMethods(TrainerBase):
     def _calling(self, name: str) -> Iterator[None]:
         """Return a context manager for a call of the method `name` by the program itself.
 
-        Inside the `with` block, `_at` does not call the override of this method.
+        Inside the `with` block, `_at` does not call the override of the method `name`.
         """
         before, self._called = self._called, self._called | {name}
         try:

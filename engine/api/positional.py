@@ -36,9 +36,9 @@ def _nearest_of(name: str, known: Iterable[str]) -> str:
 
 
 def has_criterion_second(given: Sequence[Any]) -> bool:
-    """Return whether positional arguments are in the order of PaddleNLP.
+    """Return whether positional arguments are in the order of PaddleNLP: model, loss function, `TrainingArguments`.
 
-    They are if the second argument is a loss function, or if the third argument is a `TrainingArguments`.
+    A loss function in the second place, or a `TrainingArguments` in the third place, is enough.
     """
     if len(given) > 2 and isinstance(given[2], TrainingArguments):
         return True

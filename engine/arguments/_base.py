@@ -57,7 +57,7 @@ class Group:
 
 
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
-    """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
+    """Yield a problem for each named field with a value that breaks `rule`. The value None is always valid.
 
     Write the rule for valid values, such as `n >= 1`. NaN fails every comparison, so such a rule also reports NaN.
     """

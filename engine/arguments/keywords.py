@@ -57,8 +57,8 @@ def resolve_aliases(
         kwargs: Names and values, as the user gives them.
         known: The names of the arguments. These names are not translated.
         problems_of: A function that takes values by argument name, and returns their problems. If a name or an alias is
-            wrong, `resolve_aliases` calls `problems_of`, so that the error also lists wrong values. In this call, the
-            closest known name replaces a misspelt name.
+            wrong, `resolve_aliases` calls `problems_of`, so that the error also lists wrong values. `problems_of` gets
+            the value of a misspelt name under the closest known name.
 
     Raises:
         ArgumentError: Lists unknown and unsupported names, invalid values of aliases, and arguments that have different

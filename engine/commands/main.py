@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status. 0: success. 1: the command found something, such as damage (`verify`) or a difference
-        (`diff`). 2: an error. `preview` differs: 1 is an error, and 2 is a difference from the preview of
-        `--against`.
+        (`diff`). 2: an error.
+
+        The command `preview` has other codes. 1: an error. 2: the preview differs from the file of `--against`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:  # without the handling of errors below: the errors of a program keep their traceback

@@ -51,8 +51,9 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        After a stop inside an epoch (`cut` is True), the position stays in this epoch, and the method sets `ended`. The
-        value is False if the stop interrupted an evaluation (`held` is True), and True in all other cases.
+        After a stop inside an epoch (`cut` is True), the position stays in this epoch. The method sets `ended` to True,
+        because the session has done the work at the end of the epoch. If the stop interrupted an evaluation (`held` is
+        True), the session has not done this work, and the method sets `ended` to False.
         """
         if self.cut:
             self.ended = not self.held

@@ -16,9 +16,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory is full.
 
-    Such an error is an error of torch, Python's `MemoryError`, or an error of the operating system that cannot map a
-    file. Code that explains errors must raise it unchanged, because an explanation such as "the file is damaged" is
-    wrong for it.
+    The error may come from torch, from Python (`MemoryError`), or from the operating system (`ENOMEM`). Code that
+    explains errors must raise such an error unchanged, because an explanation such as "the file is damaged" is wrong.
     """
     return isinstance(error, MemoryError) or is_out_of_memory(error) or _cannot_map(error)
 

@@ -242,9 +242,9 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    This copies an effect of transformers. If the user sets no maximum length, `generate` makes up to 20 new tokens in
-    the first batch of an evaluation, and up to 19 in later batches: `max_length` is then set to 20, and counts the
-    start token too.
+    The effect is visible if the user sets no maximum length. In the first batch of an evaluation, `generate` makes up
+    to 20 new tokens. After the first batch, `max_length` is 20. This limit includes the start token, so `generate`
+    makes up to 19 new tokens in later batches.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

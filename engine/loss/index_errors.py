@@ -264,7 +264,7 @@ def rows_in_batch(found: OutOfRange, batch: Any, size: int | None) -> list[int] 
 
 
 def _shapes_in(batch: Any) -> list[torch.Size]:
-    """Return the shapes of all tensors in a batch that have a dimension."""
+    """Return the shapes of all tensors in a batch, except scalars."""
     shapes: list[torch.Size] = []
     map_tensors(lambda tensor: shapes.append(tensor.shape), batch)
     return [shape for shape in shapes if shape]

@@ -63,8 +63,8 @@ class LossWindow:
     def add_mean(self, steps: float, share: float) -> None:
         """Add the mean loss in place of the loss of a skipped batch. The mean of the loss window then stays the same.
 
-        If all batches since the last call of `read` were skipped, the mean is not known yet. In place of each skipped
-        loss, the next call of `read` or `drain` adds the mean of the losses between the skipped batches and this call.
+        If the first batches after a call of `read` are skipped, there is no mean yet. The next call of `read` or
+        `drain` computes the mean of the later losses, and adds this mean for each skipped batch.
 
         Args:
             steps: optimizer steps since the last call of `read`, such as 2.5 after two steps and half of the batches

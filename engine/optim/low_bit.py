@@ -49,7 +49,7 @@ def seed_of(seed: int, step: int, call: int) -> int:
 
 
 def share_rounding_noise(optimizer: Any, seed: int, step: Callable[[], int]) -> None:
-    """Make an optimizer of torchao with stochastic rounding draw the same noise on all ranks.
+    """Seed the stochastic rounding of an optimizer of torchao, so that all ranks draw the same noise.
 
     The optimizer draws from torch's global generator. The states of this generator may differ between ranks, and the
     weights of the ranks would then drift apart without an error. Therefore a hook seeds the generator before each

@@ -45,10 +45,10 @@ def split_state(
     0, a run usually has no extra group. A run with a callback that has `Capability.KEEPS_GROUPS`, such as
     `ShardedOptimizer`, always has the extra group.
 
-    The sizes of the groups show which runs have the extra group. If only this run has it, the function divides the
-    saved groups. In all other cases, the function returns the state unchanged. A new group gets the options of a saved
-    group: the one that contains the first parameter of the new group. The parameters get the numbers 0, 1, ... in the
-    order of the new groups.
+    If this run has the extra group and the saved state does not, the function divides the saved groups. In all other
+    cases, the function returns the state unchanged. A new group gets the options of a saved group: the one that
+    contains the first parameter of the new group. The parameters get the numbers 0, 1, ... in the order of the new
+    groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.

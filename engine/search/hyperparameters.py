@@ -337,7 +337,8 @@ def _of_rank_0(ranks: Ranks, key: str, value: tuple[dict[str, Any], str]) -> tup
     Args:
         ranks: the process group.
         key: the key in the store, equal on all ranks.
-        value: the values that replace arguments, by argument, and the text of an error; empty without an error.
+        value: a dict (name of an argument -> its new value), and the text of an error. Without an error, the text is
+            empty.
     """
     store = ranks.store
     if store is None:

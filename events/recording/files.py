@@ -244,8 +244,11 @@ def length_upto(lines: list[bytes], step: int) -> int:
 
     If the run did not save at this step, the recording keeps all lines before the first line of a later step.
 
-    If the run saved at this step, the recording keeps all lines up to the last save, and the events directly after it,
-    up to the next event in `RESTARTS` or the next flag write.
+    If the run saved at this step, the recording keeps:
+
+    - all lines up to the last save of this step
+    - the lines after this save, until the first flag write or the first event in `RESTARTS`. The resumed run writes
+      this flag write or event again.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

@@ -102,7 +102,7 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
 
 
 def _without_repeated_stops(rows: list[Row]) -> list[Row]:
-    """Return all rows, but only the last `stop` row. After each earlier stop, a later session continued."""
+    """Return the rows without the `stop` rows of earlier sessions. The last `stop` row stays."""
     last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
     return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
 

@@ -182,8 +182,8 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that the model must have after the run: the weights after the last complete step.
 
-        `early` names the weights that each step changes before `on_gradients`. If a step fails after `on_gradients`, it
-        has already changed these weights. So for these weights, return the values at `on_gradients` of the failed step.
+        The weights in `early` are an exception, because each step changes them before `on_gradients`. If a step fails
+        after `on_gradients`, return the values that these weights had at `on_gradients` of the failed step.
 
         Args:
             early: names of weights. To get these names, make a run without a fault, and read the attribute `early` of

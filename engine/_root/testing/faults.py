@@ -36,8 +36,8 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 
     Args:
         step: the first step that fails. The first step of a run is 1. Later steps raise the error too.
-            `on_step_end`, and the events between two steps, fail one step earlier: `raise_at(4, "on_step_end")` raises
-            the error at the end of step 3.
+            `on_step_end`, and the events between two steps, belong to the next step here. For example,
+            `raise_at(4, "on_step_end")` raises the error at the end of step 3.
         event: the event that raises the error, after all its handlers ran. With `forward`, the forward pass of the
             model raises the error.
         error: a class or a function that returns the error to raise.

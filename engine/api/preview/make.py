@@ -228,7 +228,7 @@ class Rehearsal:
     def _names(self) -> dict[str, tuple[str, ...]]:
         """Return the argument `names` of `VirtualTrainer`: metric prefix of each evaluation -> an empty tuple.
 
-        The tuples are for metrics without a curve of values. They are empty, because `_curves` returns a curve for each
+        A tuple names the metrics without a curve of values. There are none, because `_curves` returns a curve for each
         metric that a callback reads.
         """
         given = self.trainer.eval_dataset
@@ -317,7 +317,7 @@ def _copy_of(callback: Any) -> Any:
 
 
 def _is_outside(subscriber: object) -> bool:
-    """Return whether a subscriber is not part of trainbus, and may raise flags because its stage is before REPORT."""
+    """Return whether a subscriber comes from outside trainbus and has a stage before REPORT, so it may raise flags."""
     owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
     if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
         return False

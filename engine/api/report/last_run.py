@@ -94,5 +94,5 @@ class LastRun:
 
 
 def _number(value: Any) -> float:
-    """Return a time of a file; 0 if it is missing or not a number, for example because a program changed the file."""
+    """Return a time value from a JSON file as a float; 0 if the value is missing or not a number."""
     return float(value) if isinstance(value, (int, float)) else 0.0

@@ -158,10 +158,10 @@ class Argument:
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
     """Return the arguments of all classes, and hidden arguments for some aliases.
 
-    If `classes` contains `TrainingArguments` or a subclass, some aliases become hidden arguments: those with other
-    values than the argument that they stand for. For example, the alias `group_by_length` takes a bool, but the
-    argument `train_sampling_strategy` takes text. `--help` does not show hidden arguments. A field of any class
-    overrides an alias with the same name.
+    Some aliases of `TrainingArguments` accept a different type or form of value than the argument. For example, the
+    alias `group_by_length` accepts a bool, and the argument `train_sampling_strategy` accepts a text. If `classes`
+    contains `TrainingArguments` or a subclass, these aliases become hidden arguments. `--help` does not show hidden
+    arguments. A field of any class overrides an alias with the same name.
 
     Raises:
         ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.

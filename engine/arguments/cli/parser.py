@@ -130,7 +130,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return self._build(values, problems)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse words as `argparse` does. Return a namespace of the fields that words set, and the unknown words."""
+        """Parse words as `argparse` does. Return the given fields in a namespace, and the list of unknown words."""
         namespace, rest, problems = self._scan(args, namespace)
         if problems:
             self._fail(refusal(problems))

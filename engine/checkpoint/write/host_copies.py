@@ -17,7 +17,7 @@ class HostCopies:
         self._used: set[str] = set()
 
     def begin(self) -> None:
-        """Prepare for the copies of a new save. Free memory that the previous save did not use."""
+        """Prepare for the copies of a new save. Free the copies of tensors that the previous save did not contain."""
         self._kept = {name: tensor for name, tensor in self._kept.items() if name in self._used}
         self._used = set()
 

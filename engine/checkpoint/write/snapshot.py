@@ -108,8 +108,8 @@ def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
         tensors: the tensors by file name.
         copies: the memory for the copies. The next save uses the same memory.
         gathered: whether a callback has gathered the optimizer state of all ranks on the CPU. If True, each CPU tensor
-            is copied into new memory instead of `copies`, and then the original is freed. The new memory is freed after
-            the save. The memory of `copies` would stay in use while the next save gathers the state again.
+            is copied into new memory instead of `copies`. The new memory is freed after the save, before the next save
+            gathers the state again.
     """
     for name, (encoded, _) in tensors.items():
         for key, tensor in encoded.items():

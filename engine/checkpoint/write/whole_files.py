@@ -102,8 +102,8 @@ def whole_file(path: Path, what: str) -> Iterator[Path]:
 def whole_model(folder: Path) -> Iterator[Path]:
     """Return a temporary folder to write a model to. After the `with` block, its files move to `folder`.
 
-    If the block fails, the files of an earlier model stay, so no program loads a mixture of two models. Weights of the
-    earlier model that the new model does not have are deleted.
+    The move also deletes outdated weights of an earlier model. If the block fails, nothing moves, and the files of the
+    earlier model stay. So no program loads a mixture of two models.
 
     The model card (`README.md`) is copied to the temporary folder first. Some libraries extend an existing card.
 

@@ -17,8 +17,7 @@ _PROVED: dict[Hashable, bool] = {}
 class NotColumnar(Exception):
     """The error for a batch that must be made from its samples, not from columns.
 
-    From columns, the batch could differ, or take longer. The code that catches the error makes the batch from the
-    samples.
+    The code that catches the error makes the batch from the samples.
     """
 
 
