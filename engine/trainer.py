@@ -248,7 +248,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             self._composed_from = copy.copy(args)
 
     def _make_schedule(self, num_training_steps: int) -> None:
-        """Build the schedule. If it needs a metric and no callback steps it, attach a `MetricSchedule`."""
+        """Build the schedule, and attach a `MetricSchedule` if the schedule needs one and the trainer has none."""
         super()._make_schedule(num_training_steps)
         schedule = self.run.lr_scheduler
         if schedule is not self._given_optimizers[1]:

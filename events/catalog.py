@@ -368,7 +368,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event(
         "on_exception",
-        "An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end.",
+        "An error or a signal ends the session. After `on_close`, the session raises the error.",
         (_EXCEPTION,),
     ),
     Event(

@@ -21,8 +21,7 @@ _ROOT = __name__.partition(".")[0]
 def checker_imports(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the objects that a module imports only for type checkers: name -> object.
 
-    The function leaves out names from modules that the program has not imported, because no object of their classes can
-    exist yet.
+    The function leaves out names from modules that the program has not imported.
 
     Args:
         names: the global names of the module, with `__file__` and `__package__`.

@@ -107,7 +107,7 @@ class EventMethods:
         """A call of `trainer.predict` has computed the predictions of a dataset."""
 
     def on_exception(self, *args: Any, **kwargs: Any) -> Any:
-        """An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end."""
+        """An error or a signal ends the session. After `on_close`, the session raises the error."""
 
     def on_close(self, *args: Any, **kwargs: Any) -> Any:
         """The session ends, with or without an error. Handlers release resources, and run in reverse order."""

@@ -692,7 +692,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end."""
+            """An error or a signal ends the session. After `on_close`, the session raises the error."""
 
         def on_close(
             self,
@@ -1372,7 +1372,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An error ends the session. A signal does too, after `on_train_end`. The error is raised at the end."""
+        """An error or a signal ends the session. After `on_close`, the session raises the error."""
 
     def on_close(
         self,

@@ -79,10 +79,11 @@ def checked_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class _SignatureOfInit:
-    """The signature of a class that inherits its `__init__`: the parameters of this `__init__`.
+    """Descriptor that shows the parameters of an inherited `__init__` in `inspect.signature` of a class.
 
-    Without this descriptor, `inspect.signature` would show the parameters of `CheckedKeywords.__new__` for such a
-    class. For any other class, and for instances, the value is None, which `inspect.signature` ignores.
+    Without this descriptor, `inspect.signature` would show the parameters of `CheckedKeywords.__new__`. The value is
+    None for instances, and for classes with their own `__init__` or another `__new__`. `inspect.signature` ignores this
+    value.
     """
 
     def __get__(self, instance: object, owner: type[Any]) -> inspect.Signature | None:

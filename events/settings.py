@@ -110,9 +110,9 @@ _RENAME = " Every callback has the setting `{name}`: if you mean something else,
 
 
 def meaning(callback: object, name: str) -> str:
-    """Return the advice to rename a field or method of a callback that has the name of a setting.
+    """Return the advice to rename the field or method `name`, because `name` is also the name of a setting.
 
-    The text is the last sentence of an error. It is empty if the class has no field and no method with this name.
+    The advice is the last sentence of an error. The result is empty if the callback has no field or method `name`.
     """
     is_own = name in getattr(type(callback), "__dataclass_fields__", ()) or callable(getattr(callback, name, None))
     return _RENAME.format(name=name) if is_own else ""
@@ -123,10 +123,10 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 
 def _declared_as_other(cls: type, name: str) -> str:
-    """Return the annotation of a dataclass field, such as `int`, if the annotation does not allow a text; else "".
+    """Return the annotation of the field `name` of a dataclass if the field cannot hold a text; otherwise "".
 
-    `name` is the name of the field, and also of a setting in `_TEXTS`, such as `id`. The value of the setting is a
-    text, so a field of another type is an error.
+    For example, the result is `int` for the field `id: int`. This field is an error, because the setting `id` must be a
+    text.
     """
     declared = getattr(cls, "__dataclass_fields__", {})
     classes = classes_of_field(cls, name) if name in declared else None

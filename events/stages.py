@@ -54,7 +54,7 @@ ORDER_MARK = "__trainbus_order__"
 def order(
     stage: Stage | None = None, *, before: str | Iterable[str] = (), after: str | Iterable[str] = ()
 ) -> Callable[[F], F]:
-    """Give one handler its own stage, or the ids of callbacks that it must run before or after.
+    """Give one handler its own stage, or its own place before or after the handlers of other callbacks.
 
     Use this decorator on a method of a callback. It overrides the class attributes `stage`, `before` and `after` for
     this event:

@@ -211,10 +211,12 @@ def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
 def budget_for(callback: object, owner_id: str) -> Budget | None:
     """Return the time budget of a callback; None if the callback has no time budget.
 
-    A dataclass may have its own field `budget` with another meaning, such as a number. The result is then None.
+    A dataclass may have a field `budget` with another meaning, such as `budget: int = 5`. If the value of this field is
+    not a text, the result is None.
 
     Raises:
-        SubscriptionError: if `budget` is not a text such as `2%` or `200us`, or if `over_budget` is not known.
+        SubscriptionError: if `budget` is a text of another form than `2%` or `200us`, if `budget` is not a text in a
+            class without a field `budget`, or if `over_budget` is not known.
     """
     if not isinstance(callback, Callback):
         return None

@@ -57,9 +57,9 @@ class Trigger:
     def wakes(self, step: int, max_steps: int) -> float:
         """Return the next step at whose end the trigger must be evaluated; infinity if there is no such step.
 
-        At the end of the returned step, the trigger may be due or not. Between `step` and the returned step, the
-        trigger is not due at the end of a step. The only exception is an early stop of the run: it can make the trigger
-        due if the property `unforeseen` is True.
+        At the end of the returned step, the trigger may be due or not. For example, `every(100)` returns 200 for step
+        130: the trigger is not due at the end of the steps 131 to 199. The only exception is an early stop of the run,
+        which can make the trigger due earlier if the property `unforeseen` is True.
         """
         return step + 1
 

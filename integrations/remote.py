@@ -277,7 +277,7 @@ def complete_checkpoints(
             The function does not read these checkpoints again.
 
     Returns:
-        Name of the checkpoint's folder in the store, such as `.upload-checkpoint-4` -> checkpoint.
+        Name of a folder in the store -> the checkpoint in this folder.
     """
     found: dict[str, RemoteCheckpoint] = {}
     known = {} if known is None else known

@@ -42,9 +42,8 @@ class StepCapture:
         Args:
             spike: a step fails if its loss or its gradient norm is more than this many times the median of the last 50
                 steps.
-            automatic: if True, two rules apply. The capture calls `end` if it takes more than 1 % of the time of the
-                first 20 steps. A value above the limit of `spike` is a failure only if the value is also above the
-                median of the first 10 steps.
+            automatic: if True, `spike` applies only to losses and gradient norms above the median of the first 10
+                steps. The capture also calls `end` if it takes more than 1 % of the time of the first 20 steps.
             failed: the function to call after the backward of a step that fails. If consecutive steps fail, the capture
                 calls the function only for the first of these steps.
             end: the function that detaches this object. Not called if `automatic` is False.

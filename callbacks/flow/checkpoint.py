@@ -365,7 +365,7 @@ def on_all(run: Run, work: Callable[[], T]) -> T:
 
 
 def _only_interrupts(run: Run, requested_by: frozenset[str]) -> bool:
-    """Return whether only callbacks that interrupt the run requested a save, such as `StopOnSignal` after a signal."""
+    """Return whether all callbacks in `requested_by` interrupt the run, as `StopOnSignal` does after a signal."""
     attached = [run.bus.subscribers.get(author) for author in requested_by]
     return len(providers(attached, Capability.INTERRUPTS)) == len(attached)
 

@@ -138,9 +138,9 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Update the master weights: copy into them the elements of the weights that other code has changed.
+        """Copy the changed elements of the weights into the master weights.
 
-        For example, a handler changed some elements, or the run loaded the best model.
+        Other code may change the weights: a handler, for example, or the run when it loads the best model.
         """
         for name, weight, master in self._masters:
             if self._known.may_differ(name, weight):

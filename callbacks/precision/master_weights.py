@@ -61,9 +61,9 @@ def _fits_large_integers(tensor: torch.Tensor) -> bool:
 class KnownWeights:
     """The XXH3 hashes of weights after the optimizer updated them, to find the weights that other code changed.
 
-    A hash costs much less than a comparison with the master weight, and finds each change, also through `weight.data`.
-    A version counter of torch does not count such a change. There is no hash without the package xxhash, and no hash of
-    a weight that is not contiguous or not on the CPU. A weight without a hash counts as changed.
+    A hash costs much less than a comparison with the master weight. A hash also finds a change of `weight.data`, which
+    the version counter of torch does not count. There is no hash without the package xxhash, and no hash of a weight
+    that is not contiguous or not on the CPU. A weight without a hash counts as changed.
     """
 
     def __init__(self) -> None:

@@ -113,7 +113,7 @@ class StopAtTime(Callback):
                 control.request("save", reason)
 
     def _time_of_save(self, run: Run) -> float:
-        """Return the seconds until the last checkpoint of the session is on disk, copied and pushed."""
+        """Estimate how many seconds the save at the stop takes, including writes on threads, copies and pushes."""
         saved = self._slowest_save if self._saves or not run.saves else self._expected
         saved += sum(self._time_on(writer) for writer in self._writers)
         for transfer in self._transfers if run.saves else self._pushing():

@@ -160,7 +160,7 @@ entries."""
 
 
 class _Alias(Loader):
-    """Imports a former module path as the module of its present path.
+    """Loader for a former module path: it imports the module at the present path.
 
     Both paths give the same module object, so a class is the same object under both paths.
     """

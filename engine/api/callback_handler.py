@@ -329,7 +329,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that calls the callback handler. It replaces the subscriptions in `self.handlers`."""
+        """The subscription that calls the callback handler, in place of the subscriptions in `self.handlers`."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 

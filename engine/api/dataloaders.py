@@ -137,9 +137,9 @@ class DataLoaderMethods(LossMethods):
         )
 
     def _refuse_name(self, test_dataset: Any) -> None:
-        """Raise an ArgumentError if `test_dataset` is a text, but not the path of a file of rows.
+        """Raise an ArgumentError for a text that is not the path of a file of rows, if the eval datasets have names.
 
-        The error shows how to pass an eval dataset. If the trainer has no named eval datasets, accept every text.
+        The error shows how to pass an eval dataset.
         """
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:

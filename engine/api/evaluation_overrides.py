@@ -63,9 +63,11 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` or `_evaluate`, and record the call as one evaluation.
 
-        The evaluation gets the metrics that the method returns, logs, or passes to `callback_handler.on_evaluate`.
-        Logged and passed metrics count only if their names begin with the prefix of the evaluation, such as `eval_`.
-        Callbacks such as `EarlyStopping` read these metrics.
+        Callbacks such as `EarlyStopping` read the metrics of the evaluation:
+
+        - the metrics that the method returns;
+        - the metrics that the method passes to `trainer.log` or `callback_handler.on_evaluate`, if their names begin
+          with the prefix of the evaluation, such as `eval_`.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)

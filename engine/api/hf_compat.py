@@ -118,8 +118,8 @@ class HFCompatMethods(TrainerBase):
             """Set an attribute.
 
             A subclass may set a property such as `model` before it calls `super().__init__`. The property returns
-            this value until `super().__init__` builds the run. If the run does not keep the value, `keep_early` logs a
-            warning. If a program replaces `trainer.args`, handlers receive the new arguments from the next event on.
+            this value until `super().__init__` builds the run, and then returns the value of the run. If a program
+            replaces `trainer.args`, handlers receive the new arguments from the next event on.
             """
             if name in PARTS:
                 refuse_other_part(self, name, value)

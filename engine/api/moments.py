@@ -107,9 +107,9 @@ class Work:
 class MomentMethods(TrainerBase):
     """The default versions of methods of transformers' Trainer. The table `CALLED` lists these methods.
 
-    The engine calls `_at(name, work, ...)`. The function `work` does what the method does in transformers. If no
-    subclass overrides the method `name`, `_at` calls `work`. If a subclass overrides the method, `_at` calls the
-    override. If the override calls `super()`, the default version calls `work`.
+    For the method `name`, the engine calls `_at(name, work, ...)`. The function `work` does what this method does in
+    transformers. If no subclass overrides the method, `_at` calls `work`. If a subclass overrides the method, `_at`
+    calls the override. If the override calls `super()`, the default version calls `work`.
 
     The program itself can also call the method. In this case, there is no function `work`. The default version then
     works with the present state of the run, does nothing, or raises an error that says what to do instead.

@@ -153,32 +153,35 @@ class SavingMethods(MomentMethods):
         return announced == self.run.state.global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Write nothing. Override this method to add files to each checkpoint.
+        """Do nothing, because the engine saves the optimizer and the schedule.
 
-        The engine itself saves the optimizer and the schedule. With `save_only_model`, it does not call the override.
+        Override this method to add files to each checkpoint. With `save_only_model`, the engine does not call the
+        override.
 
         Raises:
-            ArgumentError: if the program itself calls this method, and `output_dir` has no complete checkpoint.
+            ArgumentError: if the program calls this method for a folder without a complete checkpoint.
         """
         self._require_checkpoint("_save_optimizer_and_scheduler", output_dir)
 
     def _save_scaler(self, output_dir: str) -> None:
-        """Write nothing. Override this method to add files to each checkpoint.
+        """Do nothing, because the engine saves the loss scaler.
 
-        The engine itself saves the loss scaler. With `save_only_model`, it does not call the override.
+        Override this method to add files to each checkpoint. With `save_only_model`, the engine does not call the
+        override.
 
         Raises:
-            ArgumentError: if the program itself calls this method, and `output_dir` has no complete checkpoint.
+            ArgumentError: if the program calls this method for a folder without a complete checkpoint.
         """
         self._require_checkpoint("_save_scaler", output_dir)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Write nothing. Override this method to add files to each checkpoint.
+        """Do nothing, because the engine saves the RNG states.
 
-        The engine itself saves the RNG states. With `save_only_model`, it does not call the override.
+        Override this method to add files to each checkpoint. With `save_only_model`, the engine does not call the
+        override.
 
         Raises:
-            ArgumentError: if the program itself calls this method, and `output_dir` has no complete checkpoint.
+            ArgumentError: if the program calls this method for a folder without a complete checkpoint.
         """
         self._require_checkpoint("_save_rng_state", output_dir)
 

@@ -184,8 +184,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     ) -> Any:
         """Train, and return the output of the training.
 
-        If an override calls `super()._inner_training_loop(...)`, the parameters are not used. If the program itself
-        calls this method, it is the same as `train`.
+        In an override, `super()._inner_training_loop(...)` runs the training that `train()` has begun, and ignores the
+        parameters. A call by the program itself does the same as `train()`.
 
         Args:
             batch_size: the batch size of the arguments, or None.
@@ -195,7 +195,8 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             ignore_keys_for_eval: keys of the model's outputs that are not predictions.
 
         Raises:
-            ArgumentError: if a training is in progress, or for another batch size than the batch size of the arguments.
+            ArgumentError: if the program itself calls this method during a training, or with another batch size than
+                the batch size of the arguments.
         """
         if self._is_work("_inner_training_loop"):
             return self._work("_inner_training_loop")

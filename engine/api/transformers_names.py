@@ -126,9 +126,8 @@ class Replacement:
 def _exchanged() -> dict[int, tuple[Any, Any]]:
     """Return the objects to exchange: `id` -> (object of transformers, object of trainbus with the same name).
 
-    The dict has each pair twice. The replacement finds a pair by the `id` of the object of transformers, and
-    `Replacement.undo` finds a pair by the `id` of the object of trainbus. Names that are already replaced are left out.
-    The function imports every module in `NAMES`.
+    The dict has each pair under two keys: the `id` of the object of transformers, and the `id` of the object of
+    trainbus. Names that are already replaced are left out. The function imports every module in `NAMES`.
     """
     try:
         package = importlib.import_module(_LIBRARY)

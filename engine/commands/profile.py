@@ -104,7 +104,7 @@ class Profile:
 
     @property
     def advice(self) -> str:
-        """A text with the arguments to set, such as `Set bf16=True.`; without such arguments, the text says why."""
+        """A text with the arguments to set, such as `Set bf16=True.`, or with the reason to set no argument."""
         chosen = [f"{name}={value!r}" for name, value in self.to_dict()["set"].items()]
         if chosen:
             return f"Set {', '.join(chosen)}."

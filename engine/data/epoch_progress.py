@@ -127,15 +127,16 @@ class EpochProgress:
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
     """Convert a saved state for a loader with another batch size, or with another number of ranks or workers.
 
-    The result says how many samples are finished. It has no number of finished batches and no states of workers.
+    The result has the number of finished samples of each worker. If `state` has these numbers, and `parts` has not
+    changed, the function copies the numbers. In all other cases, the function divides the number of all finished
+    samples evenly over the workers. The result has no number of finished batches and no states of workers.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`, and the entry `row`: the number of finished samples
-            of the epoch, over all ranks. The entry `rows` has the number of finished samples of each worker. If `rows`
-            is missing, or the entry `parts` differs from the argument `parts`, the function computes `rows` from `row`.
+            of the epoch, over all ranks.
         parts: the value of `Loader.parts` in this session.
         is_stream: whether the loader reads a stream.
-        warns: whether to log a warning if the entry `parts` differs from the argument `parts`.
+        warns: whether to log a warning if `parts` has changed.
     """
     resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     resumed.pop("workers_began", None)

@@ -63,8 +63,8 @@ class Loader(DataLoader[Any]):
 
         Args:
             *args: positional arguments of torch's DataLoader.
-            in_group: whether this process is in a process group with other ranks. The loader then waits for idle
-                threads before it forks workers.
+            in_group: whether this process is in a process group with other ranks. If True, the loader calls
+                `wait_for_idle_threads` before it starts workers.
             **options: keyword arguments of torch's DataLoader.
         """
         super().__init__(*args, **options)

@@ -36,7 +36,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether a run can end here: no batch of the epoch is done, or the work at the end of the epoch is done."""
+        """Whether the epoch needs no work at its end: no batch of the epoch is done yet, or this work is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class Consensus:
         Args:
             run: the run.
             authors: the ids of callbacks that write flags, the same ids on all ranks. If a callback with another id
-                writes a flag, the ranks always exchange their requests and vetoes. `__call__` describes the exchange.
+                writes a flag, the next `__call__` needs a second collective.
         """
         self._activity = run.activity
         self._ranks = run.ranks

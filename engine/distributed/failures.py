@@ -1,4 +1,4 @@
-"""Failures of ranks: a failing rank writes a report. The errors of the ranks that wait for this rank quote the report.
+"""Failures of ranks: a failing rank writes a report, and the waiting ranks quote the report in their errors.
 
 A run without failures writes no report. The ranks exchange reports through the store of the rendezvous, which still
 works when a collective fails.

@@ -74,7 +74,8 @@ class Gathered:
                 the orders are equal.
             padding_rows: for a list of batches, the number of padding rows to remove from the end of the last batch.
             of: for joined batches, the number of rows of all batches, padding included. Set `of` if an array has
-                several entries per row, such as several generated sequences. None: each array has one entry per row.
+                several entries per row, such as several generated sequences. For example, an array with 12 entries and
+                `of=4` has 3 entries per row. None: each array has one entry per row.
             of_last: for a list of batches, the number of rows of the last batch, padding included. None: the length of
                 the first array of the last batch.
         """
@@ -198,20 +199,18 @@ def _gathered_in_turn(parts: list[Any], ranks: Ranks) -> Any:
 
 
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
-    """Return only the first rows of nested arrays or tensors of shape (n, ...).
+    """Return only the first rows of nested arrays or tensors.
 
-    An array may have several entries per row, such as several generated sequences. With `of`, the function knows how
-    many.
+    An array may have several entries per row along its first dimension, such as several generated sequences.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to return; None returns all.
         order: dataset index of each row. The function sorts the returned rows of numpy arrays by these indices, but not
             the rows of tensors. None keeps the order.
-        of: number of rows in `arrays`. For example, with n = 12 and `of` = 4, each row has three entries. None: each
-            row has one entry. If `rows` equals `of`, and `order` is None, the function returns the array unchanged, for
-            every n. In all other cases, if n is not a multiple of `of`, the function logs a warning and returns the
-            array unchanged.
+        of: number of rows in `arrays`. For example, an array with 12 entries and `of=4` has 3 entries per row. None:
+            each row has one entry. If the number of entries is not a multiple of `of`, the function returns the array
+            unchanged. The function also logs a warning, except if `rows` equals `of` and `order` is None.
     """
     if arrays is None:
         return None

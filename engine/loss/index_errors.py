@@ -87,9 +87,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace index errors in a `with` block by errors that name the batch, the samples and the valid range.
 
-    Other errors are raised again, some of them with a note. A note names a likely cause, such as tensors with a wrong
-    data type or shape, samples that look like whole batches, or a loss without a gradient. If columns of texts are the
-    likely cause, a `ModelError` gets a longer message, and any other error gets a note.
+    Other errors are raised again. Some of them get a text that names a likely cause, such as tensors with a wrong data
+    type or shape, samples that look like whole batches, columns of texts, or a loss without a gradient.
 
     Raises:
         DataError: if the cause is a label that is not a class, or an input id without an embedding.

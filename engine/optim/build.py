@@ -64,12 +64,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Both groups exist even if one is empty. If `weight_decay` is 0 and `always_split` is False, all parameters are in
-    the first group. In all other cases, each parameter has the same number in a saved optimizer state as in
-    transformers.
+    As in transformers, both groups exist even if one is empty. The result differs from transformers in two cases:
 
-    With tensor parallelism, or with FSDP2 and ignored parameters, the result differs. Each group is split into one
-    group per device mesh, because one fused update cannot span meshes. Empty groups are left out.
+    - If `weight_decay` is 0 and `always_split` is False, all parameters are in the first group.
+    - With tensor parallelism, or with FSDP2 and ignored parameters, each group is split into one group per device mesh,
+      because one fused update cannot span meshes. Empty groups are left out.
 
     Args:
         model: The model.

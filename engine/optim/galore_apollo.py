@@ -109,7 +109,7 @@ def _with_values(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _save_strides(value: Any) -> Any:
-    """Return a dict with the keys `values` (the tensor) and `strides` for a tensor. For a list, convert each item.
+    """Convert a tensor to a dict with the keys `values` (the tensor) and `strides`. For a list, convert each item.
 
     Any other value is returned unchanged. A load must restore the strides, because the bits of a matrix product depend
     on the memory layout.

@@ -42,9 +42,9 @@ class GreedyLR(LRScheduler):
     number `factor` is below 1. A reduction multiplies the learning rates by `factor`. The schedule then ignores
     `cooldown` metrics. A raise divides the learning rates by `factor`. The schedule then ignores `warmup` metrics.
 
-    The schedule counts the reductions after which all learning rates are at most `min_lr`. A reduction counts even if
-    it changes no learning rate. A raise sets the count to 0. When the count reaches `reset_start`, the schedule starts
-    again with the initial learning rates.
+    After each reduction, the schedule checks the learning rates. If none of them is above `min_lr`, the schedule adds 1
+    to a count, even if the reduction changed no learning rate. A raise sets the count to 0. When the count reaches
+    `reset_start`, the schedule starts again with the initial learning rates.
 
     Source: arXiv:2512.14527. `GreedyLR` decides and computes as the `GreedyLR` of transformers 5.23 does. Each of the
     two classes can load the state of the other class.
@@ -66,7 +66,7 @@ class GreedyLR(LRScheduler):
         verbose: Print a line for each change.
         smooth: Use the mean of the last `window_size` metrics instead of the metric.
         window_size: Number of metrics in the mean of `smooth`.
-        reset_start: The count of reductions at which the schedule starts again.
+        reset_start: The count at which the schedule starts again.
 
     Raises:
         ArgumentError: A number is outside of its range, a mode is unknown, or the number of values in `min_lr` or

@@ -21,10 +21,10 @@ def with_own_rates(
 ) -> list[dict[str, Any]]:
     """Build parameter groups. Parameters whose name matches a pattern get the learning rate of the pattern.
 
-    The result begins with copies of the given groups, without the matching parameters. The new groups follow. A new
-    group has the parameters of one given group that match one pattern, and the weight decay of this given group. If
-    several patterns match a name, the first pattern counts. The run logs the learning rate of the first group, which is
-    the rate of parameters that match no pattern.
+    The result begins with copies of the given groups, without the matching parameters. The new groups follow. If a
+    pattern matches parameters of a given group, these parameters become a new group, with the weight decay of the given
+    group. If several patterns match a name, the first pattern counts. The run logs the learning rate of the first
+    group, which is the rate of parameters that match no pattern.
 
     Args:
         groups: Parameter groups, each with `params` and `weight_decay`.

@@ -16,12 +16,14 @@ Groups = list[list[nn.Parameter]]
 def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]) -> Groups | None:
     """Return the parameters of this run, grouped as in a saved run; None if the groups of the saved run are unknown.
 
-    An optimizer state stores how many parameters each group has, but not which parameters. There are three cases:
+    An optimizer state stores how many parameters each group has, but not which parameters. The function tries three
+    lists of groups, and returns the first list with the sizes `sizes`:
 
-    - The groups in `own` have the sizes `sizes`: return `own`.
-    - The trainer built the groups in `own`: call `make` twice, with and without weight decay. Return the result in
-      which the groups have the sizes `sizes`; None if neither result has these sizes.
-    - The user built the groups in `own`: return None.
+    1. `own`;
+    2. the groups that `make` builds with weight decay;
+    3. the groups that `make` builds without weight decay.
+
+    If the user built the groups in `own`, the function tries only `own`.
 
     Args:
         own: the groups of this run.

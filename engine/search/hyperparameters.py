@@ -286,9 +286,9 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Ask callbacks for values that replace the user's arguments. Log the values, and return argument -> value.
 
-    Only rank 0 asks its callbacks, because the other ranks may not know the values, for example those of a wandb sweep.
-    Each other rank with a callback that overrides `argument_overrides` reads the values of rank 0. A rank without such
-    a callback returns an empty dict, even if rank 0 has values.
+    Only rank 0 calls `Callback.argument_overrides`, because the other ranks may not know the values, for example those
+    of a wandb sweep. The other ranks read the values of rank 0. A rank returns an empty dict if none of its callbacks
+    overrides `Callback.argument_overrides`, even if rank 0 has values.
 
     Args:
         args: the user's arguments.

@@ -284,7 +284,7 @@ def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) 
     Args:
         value: the saved value of this entry for one of the parameters.
         flat: the tensor.
-        optimizer: the optimizer. An optimizer of DeepSpeed has an int as `step`, an optimizer of torch a tensor.
+        optimizer: the optimizer. If its class is not from torch, the result for the entry `step` is an int.
         key: the name of the entry, such as `step`.
 
     Returns:
@@ -292,7 +292,7 @@ def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) 
     """
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)
-    # DeepSpeed's optimizers keep the step as an int, torch's as a tensor.
+    # Optimizers of DeepSpeed keep the step as an int. Optimizers of torch keep the step as a tensor.
     return int(value) if key == "step" and not type(optimizer).__module__.startswith("torch.") else value
 
 

@@ -380,7 +380,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Inside a `with` block, name the wandb account that owns the run `live` as the author of all flag writes."""
+    """Inside a `with` block, make the wandb account of the run `live` the author of all flag writes."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

@@ -130,8 +130,7 @@ def _metric(given: Any, name: str | None, direction: str) -> dict[str, Any]:
     """Return the entry `metric` of the configuration of a sweep. Its goal is always `direction`.
 
     Args:
-        given: the entry of the user's space; None if the space has no such entry. The goal `minimize` in this entry has
-            no effect, because `minimize` may be a mere default.
+        given: the entry `metric` of the user's space; None if the space has no such entry.
         name: the option `metric` of the search. None: `given["name"]`, or the objective if `given` has no name.
         direction: the direction of the search.
 

@@ -200,7 +200,7 @@ def _kept_tokens(batch: Any, main_input: str, pad: int | None) -> torch.Tensor |
 
 
 def lengths_in(batch: Any, main_input: str, pad: int | None) -> tuple[list[int], int]:
-    """Return the length of each sample of a batch of tokens without padding, and the width of the batch.
+    """Return the number of tokens in each sample, not counting padding, and the width of the batch.
 
     Return [] and 0 for a batch without tokens. Also return them for a batch without an attention mask if `pad` is None,
     because its padding is not known.

@@ -210,7 +210,7 @@ class Rehearsal:
             )
 
     def _read_metrics(self) -> dict[str, bool]:
-        """Return the metrics that callbacks read: name, such as `eval_loss` -> whether a greater value is better."""
+        """Return the metrics that callbacks read, as a dict: metric name -> whether a greater value is better."""
         args, found = self.trainer.args, {}
         for callback in self.callbacks.values():
             best = callback.best_metric

@@ -66,10 +66,10 @@ class LastRun:
     def wrote(self, path: Path) -> bool:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
-        File times may be wrong: the clock of a file server may be late, and an archive may restore the times of another
-        time zone. The run wrote the time also into the status file (attribute `written`). For example, if the file time
-        of the status file is 60 seconds before `written`, the method adds 60 seconds to the file time of `path` before
-        the comparison. No file changes.
+        File times may be too early: the clock of a file server may be late, and an archive may restore the times of
+        another time zone. The method reads the error from the status file, which also contains the time of its write
+        (`written`). For example, if the file time of the status file is 60 seconds before `written`, the method adds 60
+        seconds to the file time of `path` before the comparison.
         """
         began = self.began
         if self.has_status:

@@ -112,10 +112,9 @@ def as_texts(value: Any) -> Any:
 
 
 def _with_options(name: str, options: dict[str, Any]) -> str:
-    """Return the text of a callback with options.
+    """Return the text of a callback with options: `ema(decay=0.9)` for the name `ema` and the options `{"decay": 0.9}`.
 
-    `name` must not contain options. If `name` contains options, such as `ema(decay=0.9)`, and `options` is not empty,
-    `Spec.parse` refuses the result.
+    If there are options in both `name` and `options`, the result is a text that `Spec.parse` refuses.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 

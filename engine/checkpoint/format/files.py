@@ -159,7 +159,8 @@ class Hidden:
     def abandoned(self) -> bool:
         """Whether the folder is treated as left over from a killed run.
 
-        True in three cases: the process with the id `pid` has ended, is on another host, or is this process.
+        False while another process of this host with the id `pid` runs, because that process may still use the folder.
+        True in all other cases, for example if the process is on another host.
         """
         return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 

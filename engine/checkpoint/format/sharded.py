@@ -292,8 +292,7 @@ def fitted(value: Any, like: Any) -> Any:
     - a tensor that is already sharded;
     - a tensor that stores its values in other tensors, as `consists_of_tensors` describes.
 
-    If `like` is not a tensor, or has another shape than `value`, the function returns a tensor unchanged, and reads a
-    `StoredTensor` as a whole tensor.
+    If `like` is not a tensor, or has another shape than `value`, the function returns `as_tensor(value)`.
 
     Args:
         value: a tensor, a `StoredTensor`, or any other value.

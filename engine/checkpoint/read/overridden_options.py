@@ -7,8 +7,8 @@ the resumed run.
 
 The order of the training data and the random draws continue from the checkpoint, whatever the seeds are.
 
-The checkpoints of a resumed run contain its arguments. For each argument that has no effect, they also contain the
-value that the run uses. Each later resume compares its arguments with these values.
+A resume compares its arguments with the values that the saved run really used. A checkpoint contains these values: the
+arguments of the saved run and, for each argument without effect, the value that the run used instead.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class OptionWatch:
                 yield Overridden(name, arguments[name], saved[name])
 
     def _from_groups(self, key: str, arguments: Mapping[str, Any], restored: list[Any]) -> Iterator[Overridden]:
-        """Yield the arguments that differ from the parameter groups of the saved optimizer.
+        """Yield the arguments of this run that differ from the options in the restored parameter groups.
 
-        The method is for checkpoints whose arguments cannot be read.
+        The method is for checkpoints without readable arguments.
         """
         values = list(zip(*restored)) if key == "betas" else [restored]
         for name, numbers in zip(_ARGUMENTS[key] if key == "betas" else _ARGUMENTS[key][:1], values):

@@ -114,8 +114,8 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
 def _position(name: str, values: Any) -> Any:
     """Stack the values at one position of samples that are tuples. `name` names the position in errors.
 
-    Lists of numbers become one tensor of shape (rows, numbers). `default_collate` of torch would instead make one
-    tensor for each position of the lists. For all other values, the function calls `default_collate`.
+    Lists of numbers become one tensor: `[1, 2]` and `[3, 4]` become a tensor of shape (2, 2). `default_collate` of
+    torch would make two tensors of them. Dicts are stacked key by key, and all other values by `default_collate`.
     """
     first = values[0]
     if isinstance(first, Mapping):
