@@ -215,8 +215,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
     not a text, the result is None.
 
     Raises:
-        SubscriptionError: if `budget` is a text of another form than `2%` or `200us`, if `budget` is not a text in a
-            class without a field `budget`, or if `over_budget` is not known.
+        SubscriptionError: if `budget` has another form than `2%` or `200us`, or if `over_budget` is not known.
     """
     if not isinstance(callback, Callback):
         return None

@@ -137,10 +137,7 @@ class DataLoaderMethods(LossMethods):
         )
 
     def _refuse_name(self, test_dataset: Any) -> None:
-        """Raise an ArgumentError for a text that is not the path of a file of rows, if the eval datasets have names.
-
-        The error shows how to pass an eval dataset.
-        """
+        """Raise an ArgumentError if the program passed the name of an eval dataset instead of a dataset."""
         names = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
         if isinstance(test_dataset, str) and not is_table_file(test_dataset) and names:
             meant = closest(test_dataset, names) or next(iter(names))

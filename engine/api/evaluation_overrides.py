@@ -33,7 +33,7 @@ class EvaluationOverrideMethods(EvalDatasetMethods, LoggingMethods):
 
         The result is True if all of these conditions are true:
 
-        - An override of `evaluate` called `Trainer.evaluate`, usually with `super().evaluate(...)`.
+        - An override of `evaluate` runs now, and has called `super().evaluate(...)`.
         - The data is a dict of named datasets.
         - The override has the parameters of `evaluate`.
         """

@@ -36,7 +36,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether the epoch needs no work at its end: no batch of the epoch is done yet, or this work is done."""
+        """Whether the work at the end of the epoch is done. Also True if no batch of the epoch is done."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
@@ -51,9 +51,9 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch, after the work at the end of the current epoch.
 
-        After a stop inside an epoch (`cut` is True), the position stays in this epoch. The method sets `ended` to True,
-        because the session has done the work at the end of the epoch. If the stop interrupted an evaluation (`held` is
-        True), the session has not done this work, and the method sets `ended` to False.
+        After a stop inside an epoch (`cut` is True), the position stays in this epoch. A run that
+        stops there also does the work that is due at the end of an epoch, and the method sets `ended` to True. If the
+        stop interrupted an evaluation (`held` is True), this work is not done, and `ended` is False.
         """
         if self.cut:
             self.ended = not self.held

@@ -380,7 +380,8 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Inside a `with` block, make the wandb account of the run `live` the author of all flag writes."""
+    """Return a context manager: inside its `with` block, flag writes have the wandb account of `live` as their
+    author."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

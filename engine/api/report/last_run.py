@@ -67,9 +67,9 @@ class LastRun:
         """Return whether the run may have written a file without a run id: the file changed since the run began.
 
         File times may be too early: the clock of a file server may be late, and an archive may restore the times of
-        another time zone. The method reads the error from the status file, which also contains the time of its write
-        (`written`). For example, if the file time of the status file is 60 seconds before `written`, the method adds 60
-        seconds to the file time of `path` before the comparison.
+        another time zone. The status file contains the time of its own write (`written`). For example, if the
+        file time of the status file is 60 seconds before `written`, the method adds 60 seconds to the file time of
+        `path` before the comparison.
         """
         began = self.began
         if self.has_status:
