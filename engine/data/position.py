@@ -49,11 +49,10 @@ class Position:
         self.batches, self.fetched = self.batches + batches, 0
 
     def leave(self) -> None:
-        """Move to the start of the next epoch, after the work at the end of the current epoch.
+        """Move to the start of the next epoch.
 
-        After a stop inside an epoch (`cut` is True), the position stays in this epoch. A run that
-        stops there also does the work that is due at the end of an epoch, and the method sets `ended` to True. If the
-        stop interrupted an evaluation (`held` is True), this work is not done, and `ended` is False.
+        After a stop inside an epoch (`cut` is True), stay in this epoch, and set `ended`: True, or False if the stop
+        interrupted an evaluation (`held` is True).
         """
         if self.cut:
             self.ended = not self.held
