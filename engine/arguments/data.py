@@ -71,8 +71,8 @@ class DataArguments(Group):
         "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
         "file. `non_blocking=True` copies batches to the device while the device computes. `dispatch_batches=False` "
         "makes each process read its own shards of a streaming dataset. `gradient_accumulation_kwargs={'num_steps': "
-        "4}` sets `gradient_accumulation_steps`. Other keys of transformers have no effect. An error is raised "
-        "if trainbus does not support the value of a key. After construction, `args.accelerator_config` is an "
+        "4}` sets `gradient_accumulation_steps`. Other keys of transformers have no effect, but some of "
+        "their values are refused with an error. After construction, `args.accelerator_config` is an "
         "`AcceleratorConfig`.",
         json=True,
         object=AcceleratorConfig,

@@ -38,10 +38,10 @@ class ParallelArguments(Group):
     sharded_ddp: str | bool | list[str] = arg(
         "",
         "Way to shard, by its name in transformers 4. '': no sharding. 'simple' or True: shard the optimizer state "
-        "with fairscale. 'zero_dp_2' and 'zero_dp_3' also shard gradients and weights. 'zero_dp_2' is the same as "
-        "`sharding='stage2'`, and 'zero_dp_3' the same as `sharding='stage3'`. Add ' offload' to keep the shards in "
-        "host memory. Add ' fairscale' to use fairscale's FullyShardedDataParallel, on CUDA only. fairscale gathers "
-        "the whole model at once. Add ' auto_wrap' to gather each block by itself.",
+        "with fairscale. 'zero_dp_2': the same as `sharding='stage2'`. 'zero_dp_3': the same as `sharding='stage3'`. "
+        "Add ' offload' to keep the shards in host memory. Add ' fairscale' to use fairscale's "
+        "FullyShardedDataParallel, on CUDA only. This class gathers the whole model at once. Add ' auto_wrap' to gather "
+        "each block by itself.",
         none=True,
     )
 
@@ -49,9 +49,9 @@ class ParallelArguments(Group):
         "",
         "Way to shard, by its name in PaddleNLP: 'stage1', 'stage2' or 'stage3'. '': no sharding. Add ' offload' to "
         "keep the shards in host memory. 'stage1' shards only the optimizer state, and does not work with ' "
-        "offload'. 'stage2' and 'stage3' are modes of FSDP: both shard the optimizer state, the gradients and the "
-        "weights. 'stage2' keeps the gathered weights until backward is done. 'stage3' frees the gathered weights "
-        "after forward, and gathers them again for backward.",
+        "offload'. 'stage2' and 'stage3' are modes of FSDP: between two steps, both keep only shards of the weights, "
+        "the gradients and the optimizer state. 'stage2' keeps the gathered weights until backward is done. 'stage3' "
+        "frees the gathered weights after forward, and gathers them again for backward.",
         none=True,
     )
     sharding_degree: int = arg(
