@@ -204,8 +204,8 @@ _LAST_RATE = Param(
 _NORM = Param(
     "grad_norm",
     "torch.Tensor | float | None",
-    "The gradient norm of this step, before clipping. With stages 1 to 3 of DeepSpeed: None before the update, and "
-    "after a skipped update.",
+    "The gradient norm of this step, before clipping. With stages 1 to 3 of DeepSpeed, the value is None before the "
+    "update. It is also None after a skipped update.",
 )
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
@@ -363,7 +363,7 @@ EVENTS: tuple[Event, ...] = (
     Event("on_best_loaded", "Training ends, and the run has loaded the weights of the best model.", (_CHECKPOINT,)),
     _shared(
         "on_train_end",
-        "Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary.",
+        "Training ends: all steps are done, or the run stops. In the stage PREPARE, `Log` logs a summary.",
     ),
     _shared("on_predict", "A call of `trainer.predict` has computed the predictions of a dataset.", (_METRICS,)),
     Event(

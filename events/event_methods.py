@@ -101,7 +101,7 @@ class EventMethods:
         """Training ends, and the run has loaded the weights of the best model."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
+        """Training ends: all steps are done, or the run stops. In the stage PREPARE, `Log` logs a summary."""
 
     def on_predict(self, *args: Any, **kwargs: Any) -> Any:
         """A call of `trainer.predict` has computed the predictions of a dataset."""

@@ -654,7 +654,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
+            """Training ends: all steps are done, or the run stops. In the stage PREPARE, `Log` logs a summary."""
 
         def on_predict(
             self,
@@ -1334,7 +1334,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends without an error. In the stage PREPARE, the callback `Log` logs a summary."""
+        """Training ends: all steps are done, or the run stops. In the stage PREPARE, `Log` logs a summary."""
 
     def on_predict(
         self,
