@@ -204,8 +204,8 @@ _LAST_RATE = Param(
 _NORM = Param(
     "grad_norm",
     "torch.Tensor | float | None",
-    "The gradient norm of this step, before clipping. With stages 1 to 3 of DeepSpeed, it is None except after a "
-    "successful update.",
+    "The gradient norm of this step, before clipping. With stages 1 to 3 of DeepSpeed, it is None until the update "
+    "succeeds.",
 )
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)

@@ -81,9 +81,9 @@ def checked_keywords(function: Callable[P, R]) -> Callable[P, R]:
 class _SignatureOfInit:
     """Descriptor that shows the parameters of an inherited `__init__` in `inspect.signature` of a class.
 
-    Without this descriptor, `inspect.signature` would show the parameters of `CheckedKeywords.__new__`. For
-    instances, and for classes with their own `__init__` or another `__new__`, the value is None, which
-    `inspect.signature` ignores.
+    Without this descriptor, `inspect.signature` would show the parameters of `CheckedKeywords.__new__`. The
+    descriptor returns None where it is not needed: for instances, and for classes with their own `__init__` or another
+    `__new__`.
     """
 
     def __get__(self, instance: object, owner: type[Any]) -> inspect.Signature | None:

@@ -186,7 +186,7 @@ class Timeline:
         return scope or (str(top) if top.__class__ is str else CALLBACKS)
 
     def _present(self) -> tuple[Any, str]:
-        """Return what runs now, and the part of the outermost open `Scope`; "" if no `Scope` is open."""
+        """Return what runs now, and the part of the outermost open `Scope`. The second value may be ""."""
         levels, top, scope = list(self._levels), self._top, self._scope
         for what in self.marks[::2]:
             if what is CALL:

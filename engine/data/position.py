@@ -36,7 +36,7 @@ class Position:
 
     @property
     def closed(self) -> bool:
-        """Whether the work at the end of the epoch is done. Also True if no batch of the epoch is done."""
+        """Whether the epoch is closed: the work at its end is done, or the epoch has no finished batch."""
         return self.batches == 0 or self.ended
 
     def open(self) -> tuple[int, int]:
@@ -51,8 +51,7 @@ class Position:
     def leave(self) -> None:
         """Move to the start of the next epoch.
 
-        After a stop inside an epoch (`cut` is True), stay in this epoch, and set `ended`: True, or False if the stop
-        interrupted an evaluation (`held` is True).
+        After a stop inside an epoch (`cut`), stay in this epoch. `ended` is then the opposite of `held`.
         """
         if self.cut:
             self.ended = not self.held

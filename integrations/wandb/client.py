@@ -380,8 +380,7 @@ def tell_sync(known: Identity) -> None:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Return a context manager: inside its `with` block, flag writes have the wandb account of `live` as their
-    author."""
+    """Return a context manager. Inside its `with` block, the author of flag writes is the wandb account."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:
