@@ -257,3 +257,41 @@ class PrinterCallback(Callback):
         """Print the logged values without `total_flos`, on the first rank of each machine."""
         if state.is_local_process_zero:
             say(str({key: value for key, value in logs.items() if key != "total_flos"}))
+
+    @classmethod
+    def remove_from(cls, bus: EventBus) -> Any:
+        """Detach the first callback of this class. If there is none, detach a `Progress` that only prints lines."""
+        return super().remove_from(bus) or _pop_progress(bus, lines=True)
+
+
+def pop_class(bus: EventBus, kind: type) -> Any:
+    """Detach the callback that a class selects. Return the callback; None if there is none.
+
+    A class of transformers also selects the callbacks that do its work here.
+
+    Args:
+        bus: the bus of the trainer.
+        kind: the class.
+    """
+    if issubclass(kind, Callback):
+        return kind.remove_from(bus)
+    name = kind.__name__ if kind.__module__.startswith("transformers.") else ""
+    # transformers attaches its flow before the callbacks of the program, and its printing after them.
+    if name == "DefaultFlowCallback" and any(isinstance(each, StopAtMaxSteps) for each in bus.subscribers.values()):
+        return DefaultFlowCallback.remove_from(bus) or DefaultFlowCallback()  # a program may attach it again
+    found = next((callback for callback in bus.subscribers.values() if isinstance(callback, kind)), None)
+    if found is not None:
+        bus.detach(found)
+    elif name == "PrinterCallback":
+        return PrinterCallback.remove_from(bus)
+    elif name in ("ProgressCallback", "NotebookProgressCallback"):
+        return _pop_progress(bus, lines=False)
+    return found
+
+
+def _pop_progress(bus: EventBus, lines: bool) -> Progress | None:
+    for callback in bus.subscribers.values():
+        if isinstance(callback, Progress) and (callback.bar is False) == lines:
+            bus.detach(callback)
+            return callback
+    return None

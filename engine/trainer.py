@@ -13,6 +13,7 @@ from torch import nn
 
 from ..callbacks.base.late_arguments import LateArguments
 from ..callbacks.compose import changed_arguments, compose, recompose
+from ..callbacks.hf import pop_class
 from ..callbacks.optimizer.metric_schedule import MetricSchedule
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
@@ -95,6 +96,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
 
     _integration = staticmethod(load)
     search_backend = staticmethod(search_backend)
+    _pop_class = staticmethod(pop_class)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -31,6 +31,7 @@ _FILTERS = [name for name in inspect.signature(EventBus.on).parameters if name n
 class CallbackMethods(TrainerBase):
     """Adds, removes and lists callbacks."""
 
+    _pop_class: Callable[[EventBus, type], Any]
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
     _callback_handler: CallbackHandler
     _twins: dict[tuple[type, str], list[str]]
@@ -179,10 +180,10 @@ class CallbackMethods(TrainerBase):
     @checked_keywords
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback, or the first callback of a class. Return the detached callback; None if there is none."""
-        if isinstance(callback, type) and issubclass(callback, Callback):
-            return callback.remove_from(self.bus)
+        if isinstance(callback, type):
+            return self._pop_class(self.bus, callback)
         for owner_id, attached in self.bus.subscribers.items():
-            if isinstance(attached, callback) if isinstance(callback, type) else attached is callback:
+            if attached is callback:
                 self.bus.detach(owner_id)
                 return attached
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import Any, ClassVar, cast
 
 import torch
@@ -27,6 +28,12 @@ class ParallelMode(Strategy):
     """One process on several GPUs."""
     DISTRIBUTED = "distributed"
     """Several processes, each with its own device."""
+
+    def __eq__(self, other: object) -> bool:
+        # The members of the enum in transformers are not texts.
+        return str(self) == (other.value if isinstance(other, Enum) else other)
+
+    __hash__ = Strategy.__hash__
 
 
 @dataclass(frozen=True)

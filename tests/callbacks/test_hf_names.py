@@ -108,6 +108,44 @@ def test_popping_the_class_returns_the_instance(tmp_path):
     assert steps_of(built, "on_log_due") == []
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
+def test_removing_the_flow_class_of_transformers_acts_as_there(tmp_path, again, listed):
+    transformers = pytest.importorskip("transformers")
+    courses = []
+    for library in (transformers, trainbus):
+        with hushed():
+            args = library.TrainingArguments(
+                str(tmp_path / library.__name__), max_steps=6, logging_steps=2, save_steps=3, eval_strategy="steps",
+                eval_steps=3, use_cpu=True, disable_tqdm=True, report_to="none",
+            )  # fmt: skip
+            flows = [transformers.DefaultFlowCallback()] * listed
+            rows = points(12)
+            trainer = library.Trainer(Regression(), args, train_dataset=rows, eval_dataset=rows, callbacks=flows)
+            popped = trainer.pop_callback(transformers.DefaultFlowCallback)
+            if again:
+                trainer.add_callback(popped)
+            trainer.train()
+        courses.append(
+            (logged(trainer, "loss"), logged(trainer, "eval_loss"), saved_steps(tmp_path / library.__name__))
+        )
+    assert courses[1] == courses[0]
+    assert bool(courses[1][0]) == (again or listed)
+
+
+@pytest.mark.parametrize("library", ["transformers", "trainbus"])
+@pytest.mark.parametrize("lines", [False, True])
+def test_removing_the_printing_class_removes_the_printing(tmp_path, library, lines):
+    names = ["ProgressCallback", "PrinterCallback"]
+    built = net_trainer(tmp_path, disable_tqdm=lines)
+    module = pytest.importorskip(library)
+    if library == "transformers":
+        built.remove_callback(getattr(module, names[not lines]))
+        assert "Progress" in built.callbacks, "transformers has only one of the two classes attached"
+    built.remove_callback(getattr(module, names[lines]))
+    assert "Progress" not in built.callbacks
+
+
 def test_explicit_cadences_stay_independent(tmp_path):
     built = net_trainer(tmp_path, DefaultFlowCallback(), Evaluate(every(4)), logging_steps=3)
     built.train()

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+import trainbus
 from trainbus import HubStrategy, OptimizerNames, SchedulerType, Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
 
@@ -162,6 +163,18 @@ def test_a_single_process_is_the_first_and_only_rank() -> None:
         assert args.parallel_mode.value == "not_parallel"
     assert args.ddp_timeout_delta == timedelta(seconds=90)
     assert args.place_model_on_device
+
+
+@pytest.mark.parametrize("name", ["ParallelMode", "IntervalStrategy", "SchedulerType", "OptimizerNames", "HubStrategy"])
+def test_members_equal_the_members_of_transformers(name: str) -> None:
+    theirs = getattr(transformers.training_args, name)
+    ours = {member.value: member for member in getattr(trainbus, name)}
+    shared = [member for member in theirs if member.value in ours]
+    assert shared
+    for member in shared:
+        assert [value for value in ours if ours[value] == member] == [member.value]
+        assert [value for value in ours if member == ours[value]] == [member.value]
+        assert {ours[member.value]: 1}[member.value] == 1
 
 
 def test_the_mode_selects_one_of_several_directions(monkeypatch: pytest.MonkeyPatch) -> None:
