@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,24 @@ class TensorBoardSession(TrackerSession):
     def __init__(self, writer: SummaryWriter, run_id: str) -> None:
         self.writer, self.run_id, self._step = writer, run_id, 0
         self._totals: dict[str, Any] = {}
+        self._broken = False
 
     def write(self, row: dict[str, Any], step: int) -> None:
+        self._mend()
+        try:
+            self._write(row, step)
+        except OSError:
+            self._broken = True
+            raise
+
+    def _mend(self) -> None:
+        """Open another event file after an error: the thread of the earlier writer has ended."""
+        if self._broken:
+            _check_space(Path(self.writer.log_dir))
+            self.writer = SummaryWriter(self.writer.log_dir)
+            self._broken = False
+
+    def _write(self, row: dict[str, Any], step: int) -> None:
         # The step comes last: a row that a kill cuts off has none, and is written again.
         for name, value in _leaves({name: row[name] for name in sorted(row, key=AXIS.__eq__)}):
             self._add(name, value, step)
@@ -59,6 +76,7 @@ class TensorBoardSession(TrackerSession):
         self._totals.clear()
 
     def finish(self, outcome: Outcome) -> None:
+        self._mend()
         self._write_totals()
         self.writer.close()
 
@@ -158,6 +176,13 @@ def last_step(folder: Path, upto: int) -> tuple[int, int]:
     steps = [event.step for event in events.Scalars(AXIS)] if AXIS in events.Tags()["scalars"] else []
     last = max((step for step in steps if step <= upto), default=-1)
     return last, steps.count(last)
+
+
+def _check_space(folder: Path) -> None:
+    """Raise an error if no file can be written, before each attempt of TensorBoard leaves an empty file."""
+    with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as file:
+        file.write(bytes(65536))
+        file.flush()
 
 
 def _default_hparams(args: TrainingArguments) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 
@@ -21,13 +22,31 @@ class LineFile:
         """Append one or more lines. If the disk is full, the content of the file does not change.
 
         Raises:
-            OSError: if the text cannot be written.
+            OSError: if the text cannot be written, or if the file was deleted.
         """
         data = escaped(text)
-        before = os.fstat(self._file).st_size
+        before = os.fstat(self._file)
+        if not before.st_nlink and not self._is_at(self.path):  # some file systems count no links
+            raise OSError(f"{self.path} was deleted or replaced while the run wrote to it")
         if os.write(self._file, data) < len(data):  # the disk is full
-            os.ftruncate(self._file, before)
+            os.ftruncate(self._file, before.st_size)
             raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
+
+    def find(self) -> Path:
+        """Return the path of the file, also if a later run renamed the file to the next free name.
+
+        Raises:
+            OSError: if the file is not in its folder.
+        """
+        numbered = self.path.parent.glob(f"{glob.escape(self.path.stem)}-*{glob.escape(self.path.suffix)}")
+        found = next(filter(self._is_at, (self.path, *numbered)), None)
+        if found is None:
+            raise OSError(f"{self.path} was deleted or moved while the run wrote to it")
+        self.path = found
+        return found
+
+    def _is_at(self, path: Path) -> bool:
+        return path.exists() and os.path.samestat(os.fstat(self._file), path.stat())
 
     def reopen(self) -> None:
         """Open the file at `self.path` again. Call this method after a new file replaced the old file at this path."""

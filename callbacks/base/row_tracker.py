@@ -240,6 +240,9 @@ class RowTracker(Callback):
         if row and not (totals and state.global_step <= self._written and row.keys() <= {"train/epoch", AXIS}):
             self.add(run, row)
 
+    def on_predict(self, run: Run, state: TrainerState, metrics: dict[str, Any]) -> None:
+        RowTracker.on_log(self, run, state, metrics)  # a subclass may override `on_log`
+
     def add(self, run: Run, row: dict[str, Any]) -> None:
         """Add columns to the row of the current step."""
         step = run.state.global_step

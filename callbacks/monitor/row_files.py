@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from ...engine.arguments import TrainingArguments
 from ...engine.evaluation.outputs import recordable
@@ -20,6 +20,9 @@ from ...events.recording.files import written
 from ..base.line_file import LineFile, escaped, free_name, whole_lines
 from ..base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..base.tracker_rows import AXIS
+
+LONGEST_CELL = 2**31 - 1
+"""The largest number of characters of a cell that Python reads on all systems. Its default is 131,072."""
 
 
 class RowFileSession(TrackerSession):
@@ -82,7 +85,7 @@ class CsvSession(RowFileSession):
     columns: list[str]
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
-        reader = csv.DictReader(io.StringIO(b"".join(whole_lines(self.path)).decode(), newline=""))
+        reader = _reader(io.StringIO(b"".join(whole_lines(self.path)).decode(), newline=""))
         self.columns = list(reader.fieldnames or ())
         kept = _rows_upto(self.path, reader, upto)
         if self.path.exists():
@@ -93,12 +96,20 @@ class CsvSession(RowFileSession):
         # Names that UTF-8 does not encode are escaped here, because the names in the file must equal `columns`.
         flat = {escaped(name).decode(): _cell(value) for name, value in {AXIS: None, **row}.items()}
         if new := [name for name in flat if name not in self.columns]:
-            with self.path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            self.columns += new
-            self._replace(rows)
-            self._file.reopen()
+            self._widen(new)
         return self._text([flat])
+
+    def _widen(self, new: list[str]) -> None:
+        self.path = self._file.find()  # a later run in the folder may have renamed the file
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = list(_reader(file))
+        before, self.columns = self.columns, [*self.columns, *new]
+        try:
+            self._replace(rows)
+        except OSError:
+            self.columns = before  # those of the file, which stays
+            raise
+        self._file.reopen()
 
     def _replace(self, rows: list[dict[str, Any]]) -> None:
         beside = self.path.with_name(f".{self.path.name}.new")
@@ -177,6 +188,11 @@ class Csv(RowFile):
     service: ClassVar[str] = "Csv"
     filename: ClassVar[str] = "metrics.csv"
     session_class = CsvSession
+
+
+def _reader(file: TextIO) -> csv.DictReader[str]:
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
+    return csv.DictReader(file)
 
 
 def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[dict[str, Any]]:

@@ -51,6 +51,8 @@ class ModelArtifacts:
     versions: dict[str, str] = field(default_factory=dict)
     """`<artifact>:<alias>` of each uploaded checkpoint -> the folder of the checkpoint. The callback state has this
     dict."""
+    loaded: Any = None
+    """The checkpoint of the best model, if the training ended with its weights."""
     _logged: dict[str, Any] = field(default_factory=dict)
     _rotated: set[str] = field(default_factory=set)
     """The names of the folders that the retention policy deleted. `expire_rotated` deletes only the artifact versions
@@ -93,11 +95,17 @@ class ModelArtifacts:
         with disk_errors_explained("The model", folder):
             run.services.save_model(str(folder))
         if tracker.writes(run):
-            state = run.state
-            step = state.best_global_step if run.args.load_best_model_at_end else state.global_step
-            metadata = {"step": step, "epoch": state.epoch, "metrics": plain_metrics(run.metrics_at(state.global_step))}
-            model = Model(folder, state.global_step, {**metadata, "final_model": True}, final=True)
-            self._upload(tracker, run, model, [LAST, f"step-{state.global_step}", "final_model"])
+            metadata = self._metadata_at_end(run)
+            model = Model(folder, metadata["step"], {**metadata, "final_model": True}, final=True)
+            self._upload(tracker, run, model, [LAST, f"step-{model.step}", "final_model"])
+
+    def _metadata_at_end(self, run: Run) -> dict[str, Any]:
+        state, best = run.state, self.loaded
+        step = state.global_step if best is None else best.step
+        metrics = run.metrics_at(step) if best is None else best.metrics
+        epochs = {entry.get("step"): entry.get("epoch") for entry in state.log_history}
+        epoch = epochs.get(step) if step < state.global_step else state.epoch
+        return {"step": step, "epoch": epoch, "metrics": plain_metrics(metrics)}
 
     def _upload(self, tracker: RowTracker, run: Run, model: Model, aliases: list[str]) -> None:
         limit = getattr(tracker, "reference_above", None)

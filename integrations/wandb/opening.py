@@ -17,7 +17,7 @@ import wandb
 from ...callbacks.base.tracker_rows import AXIS
 from . import identity, service
 from .identity import Identity
-from .options import client_settings
+from .options import client_settings, from_environment
 from .probe import problem_of_error, problem_of_service
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
     given = {name: value for name, value in options.items() if not (offline and name == "resume")}
     # Without `create_new`, the client would return or finish another open run of this program.
     reinit = "create_new" if wandb.run is not None or service.has_open_runs() else None
-    with _without_error_reports():
+    with _client_environment():
         live = wandb.init(**{"config": request.config, "reinit": reinit, **given, "settings": settings})
     # The run becomes `wandb.run`, for code that calls `wandb.log`, unless another run of ours has that place.
     if reinit and "reinit" not in given and wandb.run is None:
@@ -139,17 +139,27 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 
 @contextmanager
-def _without_error_reports() -> Iterator[None]:
-    """Prevent the client from reporting its own errors to the service, inside a `with` block.
+def _client_environment() -> Iterator[None]:
+    """Change environment variables for the client inside a `with` block.
 
-    If the service is down, such a report would delay the exit by 30 s.
+    - The client does not report its own errors. If the service is down, a report delays the exit by 30 s.
+    - The client does not see empty variables and empty tags, because it refuses most of them.
     """
-    name = "WANDB_ERROR_REPORTING"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "false"
+    empty = [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value]
+    wanted: dict[str, str | None] = dict.fromkeys(empty)
+    wanted["WANDB_ERROR_REPORTING"] = os.environ.get("WANDB_ERROR_REPORTING") or "false"
+    wanted["WANDB_TAGS"] = ",".join(from_environment().get("tags", ())) or None
+    before = {name: os.environ.get(name) for name in wanted}
     try:
+        _set_variables(wanted)
         yield
     finally:
-        os.environ.pop(name, None)
+        _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

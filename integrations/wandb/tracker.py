@@ -232,6 +232,9 @@ class Wandb(RowTracker):
     def on_delete(self, checkpoint: Any) -> None:
         self._models.note_rotated(checkpoint)
 
+    def on_best_loaded(self, checkpoint: Any) -> None:
+        self._models.loaded = checkpoint
+
     def on_train_end(self, run: Run, control: TrainerControl) -> None:
         if self.log_model is not None:
             self._models.upload_at_end(self, run, self.log_model)
@@ -271,6 +274,7 @@ class Wandb(RowTracker):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         super().on_train_begin(run)
+        self._models.loaded = None
         if self.shared and not is_disabled() and not run.ranks.single_process:
             joined = self.run_id if self.live is not None and not self.live.offline else None
             joined = run.ranks.broadcast_object(joined)  # a run that went offline has no further writers

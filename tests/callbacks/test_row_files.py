@@ -116,6 +116,15 @@ def test_a_text_that_utf_8_cannot_encode_is_escaped(tmp_path, kind):
         assert [row["text"] for row in table(tmp_path / "rows")] == ["a\\ud800", "b"]
 
 
+def test_the_metrics_of_a_prediction_are_a_row(tmp_path):
+    trainer = train(tmp_path, JsonLines())
+    trainer.train()
+    metrics = trainer.predict(trainer.train_dataset).metrics
+    trainer.end()
+    *_, last = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (last[AXIS], last["test/loss"]) == (4, metrics["test_loss"])
+
+
 def test_a_torn_last_line_is_removed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"train/global_step": 1}\n{"train/global_step": 2}\n{"train/glob')
@@ -153,6 +162,53 @@ def test_a_new_column_keeps_the_rows_before_it(tmp_path):
     assert json.loads(table(tmp_path / "m.csv")[1]["b"]) == "x,\ny"
     resumed = CsvSession(tmp_path / "m.csv", "r", 2)
     assert (resumed.last_step, resumed.columns) == (2, [AXIS, "a", "b", "n"])
+
+
+def test_a_long_cell_loses_no_row_of_a_table(tmp_path):
+    session = CsvSession(tmp_path / "m.csv", "r", None)
+    session.write({AXIS: 1, "text": "x" * 300_000}, 1)
+    session.write({AXIS: 2, "b": 1.0}, 2)
+    session.finish(Outcome())
+    assert CsvSession(tmp_path / "m.csv", "r", 2).last_step == 2
+
+
+def test_a_new_column_of_an_earlier_run_stays_out_of_the_file_of_a_later_run(tmp_path):
+    first, path = CsvSession(tmp_path / "m.csv", "r", None), tmp_path / "m.csv"
+    first.write({AXIS: 1, "a": 1.0}, 1)
+    later = CsvSession(path, "s", None)
+    later.write({AXIS: 7, "a": 7.0}, 7)
+    first.write({AXIS: 2, "b": 2.0}, 2)
+    later.write({AXIS: 8, "a": 8.0}, 8)
+    assert [row[AXIS] for row in table(path)] == ["7", "8"]
+    assert [(row["a"], row["b"]) for row in table(tmp_path / "m-1.csv")] == [("1.0", ""), ("", "2.0")]
+
+
+def test_a_row_that_waits_for_space_gets_its_columns(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError
+
+    session = CsvSession(tmp_path / "m.csv", "r", None)
+    session.write({AXIS: 1, "a": 1.0}, 1)
+    with monkeypatch.context() as full:
+        full.setattr(CsvSession, "_replace", fail)
+        with pytest.raises(OSError):
+            session.write({AXIS: 2, "b": 2.0}, 2)
+    session.write({AXIS: 2, "b": 2.0}, 2)
+    assert [(row["a"], row["b"]) for row in table(tmp_path / "m.csv")] == [("1.0", ""), ("", "2.0")]
+
+
+@pytest.mark.parametrize("session_class", [CsvSession, JsonLinesSession])
+@pytest.mark.parametrize("row", [{AXIS: 2, "a": 2.0}, {AXIS: 2, "b": 2.0}])
+def test_a_file_that_is_deleted_or_replaced_is_an_error(tmp_path, session_class, row):
+    path = tmp_path / "rows"
+    session = session_class(path, "r", None)
+    session.write({AXIS: 1, "a": 1.0}, 1)
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"rows was deleted or .* while the run wrote to it"):
+            session.write(row, 2)
+        path.write_text("another file\n")
+    assert path.read_text() == "another file\n"
 
 
 def test_a_full_disk_leaves_whole_lines_and_is_a_warning(tmp_path, monkeypatch, caplog):

@@ -13,8 +13,17 @@ from trainbus import Log, Trainer, TrainingArguments, every
 pytest.importorskip("tensorboard")
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from trainbus import TensorBoard
+from trainbus.callbacks.base.row_tracker import Outcome
+from trainbus.callbacks.base.tracker_rows import AXIS
+from trainbus.integrations import tensorboard
+from trainbus.integrations.tensorboard import TensorBoardSession
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
 
 
 def train(folder, tracker):
@@ -93,3 +102,20 @@ def test_a_second_run_in_the_folder_has_a_folder_of_its_own(tmp_path):
         assert len(files) == 1
     second = EventAccumulator(str(tmp_path / "logs" / "run-2")).Reload()
     assert [event.step for event in second.Scalars("train/loss")] == [2, 4]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_rows_are_written_again_after_a_full_disk(tmp_path, monkeypatch):
+    session = TensorBoardSession(SummaryWriter(str(tmp_path)), "r")
+    session.write({"loss": 1.0, AXIS: 1}, 1)
+    with monkeypatch.context() as full:
+        full.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", no_space)
+        full.setattr(tensorboard, "_check_space", no_space)
+        for _ in range(3):
+            with pytest.raises(OSError):
+                session.write({"loss": 2.0, AXIS: 2}, 2)
+    assert len(list(tmp_path.iterdir())) == 1
+    session.write({"loss": 2.0, AXIS: 2}, 2)
+    session.finish(Outcome())
+    found = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(1, 1.0), (2, 2.0)]

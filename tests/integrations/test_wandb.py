@@ -42,6 +42,7 @@ from trainbus import Wandb  # noqa: E402
 from trainbus.integrations.wandb import client, identity, opening  # noqa: E402
 from trainbus.integrations.wandb.artifacts import name_of  # noqa: E402
 from trainbus.integrations.wandb.limits import loss_not_finite  # noqa: E402
+from trainbus.integrations.wandb.opening import _client_environment  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
 from trainbus.integrations.wandb.run_file import last_written  # noqa: E402
 
@@ -482,6 +483,18 @@ def test_a_wrong_environment_variable_is_an_error_at_construction(variable, valu
     Wandb()
 
 
+@pytest.mark.parametrize(("tags", "seen"), [("", None), ("a,", "a"), (" , ", None), ("a, b", "a,b")])
+def test_the_client_does_not_see_empty_variables(tags, seen, monkeypatch):
+    monkeypatch.setenv("WANDB_TAGS", tags)
+    monkeypatch.setenv("WANDB_RUN_ID", "")
+    before = dict(os.environ)
+    with _client_environment():
+        assert os.environ.get("WANDB_TAGS") == seen
+        assert "WANDB_RUN_ID" not in os.environ
+        wandb.Settings().update_from_env_vars(os.environ)
+    assert dict(os.environ) == before
+
+
 def test_environment_variables_of_transformers_are_honoured(tmp_path, monkeypatch):
     values = {
         "PROJECT": "envp",
@@ -662,6 +675,19 @@ def test_the_final_model_is_an_artifact_and_a_large_one_a_reference(tmp_path):
     [artifact] = segment.artifacts
     assert {"latest", "final_model", "step-8"} <= set(artifact.aliases)
     assert all(entry.ref for entry in artifact.manifest.contents)
+
+
+def test_the_artifact_of_the_best_model_describes_the_best_step(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, log_model="end"), KeepBest("eval_loss", mode="max"))
+    trainer.train()
+    trainer.end()
+    [artifact] = segments(tmp_path)[0].artifacts
+    metadata, best = json.loads(artifact.metadata), trainer.state.best_global_step
+    evaluated = [entry for entry in trainer.state.log_history if "eval_loss" in entry and entry["step"] == best]
+    assert best == 4
+    assert (metadata["step"], metadata["metrics"]["eval_loss"]) == (4, trainer.state.best_metric)
+    assert metadata["epoch"] == evaluated[0]["epoch"]
+    assert {"latest", "final_model", "step-4"} == set(artifact.aliases)
 
 
 def test_gradients_and_weights_are_histograms_at_log_steps(tmp_path):

@@ -55,6 +55,14 @@ def test_a_run_of_ours_that_the_program_finishes_continues_in_a_further_part(tmp
     assert (tmp_path / "out" / "_wandb_sync.sh").read_text().count("wandb sync") == 2
 
 
+def test_the_warning_about_a_run_without_rows_names_no_step(tmp_path, caplog):
+    trainer = finish_at(build(tmp_path, offline(tmp_path)), 0, "on_train_begin")
+    trainer.train()
+    trainer.end()
+    assert segments(tmp_path)[-1].steps == [2, 4, 6, 8]
+    assert "All rows go to a further part of this run." in caplog.text
+
+
 def test_rows_after_the_end_of_a_run_of_the_program_go_to_another_run_of_its_project(tmp_path, caplog):
     mine = opened(tmp_path)
     trainer = finish_at(build(tmp_path, offline(tmp_path), Log(every(1))), 5)

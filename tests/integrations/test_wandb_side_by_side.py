@@ -49,11 +49,14 @@ def train(library, folder, monkeypatch):
     if library is transformers:  # its callback passes no folder, and the client reads the environment once
         wandb.init(mode="offline", dir=str(folder), name="side", settings=wandb.Settings(**QUIET))
         theirs = transformers.TrainingArguments(**arguments)
-        transformers.Trainer(Model(), theirs, train_dataset=samples(), eval_dataset=samples()).train()
+        trainer = transformers.Trainer(Model(), theirs, train_dataset=samples(), eval_dataset=samples())
+        trainer.train()
+        trainer.predict(samples())
         wandb.finish()
     else:
         trainer = Trainer(Model(), TrainingArguments(**arguments), train_dataset=samples(), eval_dataset=samples())
         trainer.train()
+        trainer.predict(samples())
         trainer.end()
     [found] = segments(folder)
     return found
@@ -127,15 +130,23 @@ def columns(segment):
     return set().union(*(names(row) for row in segment.rows))
 
 
+def by_step(segment):
+    """Return step -> values of all rows of the step."""
+    found = {step: {} for step in segment.steps}
+    for row in segment.rows:
+        found[row["train/global_step"]] |= {name: value for name, value in row.items() if not name.startswith("_")}
+    return found
+
+
 def test_each_value_of_transformers_is_here_under_the_same_step_and_name(found):
-    by_step = {step: {} for step in found.theirs.steps}
-    for row in found.theirs.rows:
-        by_step[row["train/global_step"]] |= {name: value for name, value in row.items() if not name.startswith("_")}
-    assert found.ours.steps == sorted(by_step)
-    for row in found.ours.rows:
-        expected = by_step[row["train/global_step"]]
-        assert expected.keys() <= row.keys()
-        assert all(row[name] == value for name, value in expected.items() if not name.endswith(SPEED))
+    theirs, ours = by_step(found.theirs), by_step(found.ours)
+    assert ours.keys() == theirs.keys()
+    assert "test/loss" in theirs[STEPS]
+    for step, expected in theirs.items():
+        assert expected.keys() <= ours[step].keys()
+        assert all(ours[step][name] == value for name, value in expected.items() if not name.endswith(SPEED))
+    assert [*dict.fromkeys(found.ours.steps)] == sorted(theirs)
+    assert len(found.ours.rows) == len(theirs) + 1, "a row for each step, and a row for the prediction"
 
 
 def test_the_summary_and_the_config_of_transformers_are_here(found):
