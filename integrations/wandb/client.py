@@ -158,7 +158,8 @@ class WandbSession(TrackerSession):
             self._open_again(request_after(self.request, self.live))
         where = "a further part of this run" if self.run_id == before else f"the run {self.run_id}"
         logger.warning(
-            "The program finished the wandb run %s. %s go to %s. To prevent this, finish the run after `trainer.end()`.",
+            "The program finished the wandb run %s. %s go to %s. To prevent this, finish the run after "
+            "`trainer.end()`.",
             *(before, "All rows" if last < 0 else f"Rows after step {last}", where),
         )
 
