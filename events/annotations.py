@@ -149,7 +149,7 @@ def classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | Non
 
 
 def _expected_classes(expected: str) -> tuple[type, ...]:
-    """Return the classes in the text of a type, without `None`.
+    """Return the classes in a type that is written as text. Leave out `None`.
 
     Return an empty tuple if the text contains `Any`, or a class that the program has not imported yet.
 

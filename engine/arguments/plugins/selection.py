@@ -213,7 +213,7 @@ def _ambiguous(selection: Selection) -> list[str]:
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
-    """Return whether a plugin has `auto = True`, and neither `no:<name>` nor `TRAINBUS_DISABLE_PLUGINS` leaves it out.
+    """Return whether a plugin has `auto = True`, and no setting excludes it.
 
     If the package of the plugin has no plugin manifest, the plugin is imported. If this import fails, return False.
     """
