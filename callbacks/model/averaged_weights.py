@@ -16,6 +16,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.stages import Stage, order
+from ..parallel.split_weights import local_part
 
 LOSS_MODULE = "<loss module>."
 """The prefix that the average gives to the names of a loss module's parameters. No name of a model has this prefix."""
@@ -68,7 +69,11 @@ class AveragedWeights(Callback):
         """
         if any(name not in self._average for name, _ in self._floating(model)):
             self.begin_average(model)  # the first batch gave lazy weights their shape
-        pairs = ((self._average[name], at_least_float32(weight)) for name, weight in self._floating(model))
+        # One list must not mix sharded weights with the whole weights of a loss module.
+        pairs = (
+            (local_part(self._average[name]), local_part(at_least_float32(weight)))
+            for name, weight in self._floating(model)
+        )
         averages, weights = zip(*pairs)
         torch._foreach_lerp_(averages, weights, share)
 

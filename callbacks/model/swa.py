@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ...engine.data.batches import to_device
+from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
@@ -122,8 +123,8 @@ class SWA(AveragedWeights):
 def measure_batchnorm(run: Run) -> None:
     """Measure the running statistics of BatchNorm layers again, in one pass over the training data.
 
-    The forwards run in train mode. Each statistic becomes the mean over all batches of the pass. If the model has no
-    BatchNorm layers, do nothing.
+    The forwards run in train mode. Each statistic becomes the mean over all batches of the pass, on all ranks. If the
+    model has no BatchNorm layers, do nothing.
     """
     layers = [
         module
@@ -144,3 +145,11 @@ def measure_batchnorm(run: Run) -> None:
     run.model.train(mode)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
+        if not run.ranks.single_process:
+            _average_over_ranks(layer, run.ranks)
+
+
+def _average_over_ranks(layer: Any, ranks: Ranks) -> None:
+    batches = ranks.sum(layer.num_batches_tracked)
+    for statistic in (layer.running_mean, layer.running_var) if batches else ():
+        statistic.copy_(ranks.sum(statistic * layer.num_batches_tracked) / batches)

@@ -210,6 +210,18 @@ class OptimizerMethods(TrainerBase):
         groups = parameter_groups(model, weight_decay, decaying, always_split=always_split)
         return with_own_rates(groups, model, self.args.learning_rates) if self.args.learning_rates else groups
 
+    def _loss_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Build the parameter groups of a loss module, without parameters of the model."""
+        module = module_of(self.criterion or self.compute_loss_func)
+        own = {*trainable_of(module, self.run.model)}
+        if module is None or not own:
+            return []
+        groups = [
+            {**group, "params": [weight for weight in group["params"] if weight in own]}
+            for group in parameter_groups(module, weight_decay)
+        ]
+        return [group for group in groups if group["params"]]
+
     def _use_given_optimizers(self) -> None:
         """Set the optimizer and the schedule of the run to the objects of the user; None if there are none."""
         self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
@@ -314,7 +326,7 @@ class OptimizerMethods(TrainerBase):
                 )
             if owner in ("DeepSpeed", "ShardedDDP", "FairscaleFSDP"):
                 raise ArgumentError(_updates_the_model_only(owner, module))
-            for group in parameter_groups(module, args.weight_decay):
+            for group in self._loss_groups(args.weight_decay):
                 members = [weight for weight in group["params"] if any(weight is each for each in missing)]
                 if members:
                     optimizer.add_param_group({**group, "params": members})

@@ -81,8 +81,10 @@ class Services(Protocol):
     def plugins(self) -> list[str]:
         """Return one line for each attached plugin, and for each plugin that a setting such as `no:NAME` leaves out."""
 
-    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups of the trainer's own optimizer for the given weight decay.
+    def parameter_groups(
+        self, model: nn.Module, weight_decay: float, always_split: bool = False
+    ) -> list[dict[str, Any]]:
+        """Build the parameter groups of the trainer's own optimizer, and those of a loss module.
 
         Raises:
             ArgumentError: if no parameter of the model requires a gradient.
@@ -185,14 +187,17 @@ class TrainerServices:
         """Return one line for each attached plugin, and for each plugin that a setting such as `no:NAME` leaves out."""
         return list(self.trainer.plugins)
 
-    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups of the trainer's own optimizer for the given weight decay.
+    def parameter_groups(
+        self, model: nn.Module, weight_decay: float, always_split: bool = False
+    ) -> list[dict[str, Any]]:
+        """Build the parameter groups of the trainer's own optimizer, and those of a loss module.
 
         Raises:
             ArgumentError: if no parameter of the model requires a gradient.
         """
-        groups: list[dict[str, Any]] = self.trainer._make_groups(model, weight_decay)
-        return groups
+        trainer = self.trainer
+        groups: list[dict[str, Any]] = trainer._make_groups(model, weight_decay, always_split=always_split)
+        return [*groups, *trainer._loss_groups(weight_decay)]
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""

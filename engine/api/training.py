@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from typing import Any
 
@@ -168,7 +169,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             agree=agree,
         )
         announce_training(self)
-        with self._stepper.following_parameters():
+        with closing(feed), self._stepper.following_parameters():
             loop.run()
         self._at("_finish_current_push", lambda: None)
         summary = run.summary()

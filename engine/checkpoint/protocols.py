@@ -48,8 +48,10 @@ class ModelWriter(Protocol):
 class RunServices(ModelWriter, Protocol):
     """The methods of the trainer that a resume calls. `TrainerServices` implements this protocol."""
 
-    def parameter_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups of the trainer's own optimizer for the given weight decay."""
+    def parameter_groups(
+        self, model: nn.Module, weight_decay: float, always_split: bool = False
+    ) -> list[dict[str, Any]]:
+        """Build the parameter groups of the trainer's own optimizer, and those of a loss module."""
 
 
 class StatefulLosses(Protocol):

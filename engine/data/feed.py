@@ -160,6 +160,10 @@ class Feed:
         if not self._restores_late:
             self._restore()
 
+    def close(self) -> None:
+        """Stop the workers of an epoch that the training left before its end. Persistent workers keep running."""
+        self._batches = iter(())
+
     def _iterate(self) -> Iterator[Any]:
         """Return an iterator over the loader. `Loader.resume_state` returns the position of this iterator."""
         if hasattr(self.loader, "track_training"):

@@ -13,54 +13,57 @@ Groups = list[list[nn.Parameter]]
 """The parameters of an optimizer, one list for each parameter group."""
 
 
-def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]) -> Groups | None:
+def saved_groups(own: Groups, sizes: Sequence[int], make: Callable[..., list[dict[str, Any]]]) -> Groups | None:
     """Return the parameters of this run, grouped as in a saved run; None if the groups of the saved run are unknown.
 
-    An optimizer state stores how many parameters each group has, but not which parameters. The function tries three
+    An optimizer state stores how many parameters each group has, but not which parameters. The function tries these
     lists of groups, and returns the first list with the sizes `sizes`:
 
     1. `own`;
     2. the groups that `make` builds with weight decay;
-    3. the groups that `make` builds without weight decay.
+    3. the groups that `make` builds without weight decay;
+    4. the groups that `make` builds without weight decay and with `always_split=True`.
 
     If the user built the groups in `own`, the function tries only `own`.
 
     Args:
         own: the groups of this run.
         sizes: the number of parameters in each group of the saved run.
-        make: a function that receives a weight decay, and builds the trainer's own parameter groups.
+        make: a function that receives a weight decay, and builds the trainer's own parameter groups. With
+            `always_split=True`, it splits the parameters of the model even if the weight decay is 0.
     """
     if [len(group) for group in own] == list(sizes):
         return own
-    divisions = [_members(make, decay) for decay in (1.0, 0.0)]
+    divisions = [each for each in _divisions(make) if len(each) == len(own)]  # a schedule has one rate per group
     if not any(_equal(own, division) for division in divisions):
         return None
     return next((division for division in divisions if [len(group) for group in division] == list(sizes)), None)
 
 
 def split_state(
-    state: Mapping[str, Any], sizes: Sequence[int], make: Callable[[float], list[dict[str, Any]]]
+    state: Mapping[str, Any], sizes: Sequence[int], make: Callable[..., list[dict[str, Any]]]
 ) -> Mapping[str, Any]:
-    """Divide the parameters of a saved optimizer state into the groups of a run with weight decay.
+    """Divide the parameters of a saved optimizer state into the groups of this run.
 
-    If the weight decay of a run is not 0, some parameters are in an extra group without decay. If the weight decay is
-    0, a run usually has no extra group. A run with a callback that has `Capability.KEEPS_GROUPS`, such as
-    `ShardedOptimizer`, always has the extra group.
+    A run with weight decay has an extra group for parameters without decay. The saved run may have had no weight decay,
+    and so no extra group. If `make` can build the saved groups and the groups of this run, the function divides the
+    state. In all other cases, the function returns the state unchanged.
 
-    If this run has the extra group and the saved state does not, the function divides the saved groups. In all other
-    cases, the function returns the state unchanged. A new group gets the options of a saved group: the one that
-    contains the first parameter of the new group. The parameters get the numbers 0, 1, ... in the order of the new
-    groups.
+    A new group gets the options of the saved group that contains its first parameter. The parameters get the numbers
+    0, 1, ... in the order of the new groups.
 
     Args:
         state: the saved state, in the format of `state_dict` of a torch optimizer.
         sizes: the number of parameters in each group of this run.
-        make: a function that receives a weight decay, and builds the trainer's own parameter groups.
+        make: a function that receives a weight decay, and builds the trainer's own parameter groups. With
+            `always_split=True`, it splits the parameters of the model even if the weight decay is 0.
     """
     saved = state["param_groups"]
-    split, whole = _members(make, 1.0), _members(make, 0.0)
     as_saved = [len(group["params"]) for group in saved]
-    if as_saved == list(sizes) or [*map(len, split)] != list(sizes) or [*map(len, whole)] != as_saved:
+    divisions = [each for each in _divisions(make) if len(each) == len(sizes)]
+    split = next((each for each in divisions if [*map(len, each)] == list(sizes)), None)
+    whole = next((each for each in divisions if [*map(len, each)] == as_saved), None)
+    if as_saved == list(sizes) or split is None or whole is None:
         return state
     place = {
         id(parameter): (group, number)
@@ -79,11 +82,12 @@ def split_state(
     return {**state, "state": entries, "param_groups": groups}
 
 
-def _members(make: Callable[[float], list[dict[str, Any]]], weight_decay: float) -> Groups:
+def _divisions(make: Callable[..., list[dict[str, Any]]]) -> list[Groups]:
     try:
-        return [group["params"] for group in make(weight_decay)]
+        made = make(1.0), make(0.0), make(0.0, always_split=True)
     except ArgumentError:  # there is nothing to train
         return []
+    return [[group["params"] for group in groups] for groups in made]
 
 
 def _equal(one: Groups, other: Groups) -> bool:

@@ -24,7 +24,7 @@ Groups = list[dict[str, Any]]
 
 def default_groups(run: Run) -> Groups:
     """Build two parameter groups, with and without weight decay, for an optimizer from DeepSpeed's configuration."""
-    decaying, others = run.services.parameter_groups(run.model, 1.0)
+    decaying, others = run.services.parameter_groups(run.model, 1.0)[:2]
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]
 

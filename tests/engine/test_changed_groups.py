@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import trainbus
 from support.data import points
@@ -77,6 +78,35 @@ def test_each_parameter_keeps_its_state_with_another_weight_decay(
     checkpoint, expected = saved(kind, tmp_path / "a", weight_decay=before, **options)
     assert len({*map(tuple, expected.values())}) == len(Vectors.NAMES)
     assert resumed(kind, tmp_path / "b", checkpoint, weight_decay=after, **options) == expected
+
+
+class Shift(nn.Module):
+    """A loss with two vectors of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.scale = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(2))
+
+    def forward(self, predicted: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (predicted * self.scale + self.offset - labels).pow(2).mean()
+
+
+@pytest.mark.parametrize(("before", "after"), DECAYS)
+def test_a_loss_module_keeps_its_state_with_another_weight_decay(before: float, after: float, tmp_path: Path) -> None:
+    found: list[dict[str, list[float]]] = []
+    for decay, steps in ((before, 2), (after, 4)):
+        data, loss = torch.utils.data.TensorDataset(torch.ones(8, 3), torch.zeros(8, 2)), Shift()
+        args = trainbus.TrainingArguments(
+            str(tmp_path), max_steps=steps, weight_decay=decay, save_steps=2, use_cpu=True
+        )
+        trainer = trainbus.Trainer(nn.Linear(3, 2), args, train_dataset=data, criterion=loss)
+        event = "on_train_end" if steps == 2 else "on_train_begin"
+        state, names = lambda trainer=trainer: trainer.optimizer.state, dict(loss.named_parameters())
+        trainer.on(event, lambda s=state, n=names: found.append({k: s()[w]["exp_avg"].tolist() for k, w in n.items()}))
+        with hushed():
+            trainer.train(resume_from_checkpoint=steps == 4)
+    assert found[0] == found[1]
+    assert found[0]["offset"] != found[0]["scale"]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

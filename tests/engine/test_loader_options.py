@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from support.data import points
+from support.data import Stream, points
 from support.models import Regression
 from support.outcomes import same_weights, weights
 from support.trainers import both, regression_trainer
@@ -85,3 +87,20 @@ def test_accelerator_config_does_not_change_results(tmp_path, non_blocking):
     }
     (theirs, _), (ours, _) = both(tmp_path, args, model=Regression, train_dataset=points(20))
     assert same_weights(weights(ours.model), weights(theirs.model))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_workers_of_an_incomplete_epoch_stop_with_the_training(stream: bool, tmp_path: Path) -> None:
+    data = Stream(points(20)) if stream else points(20)
+    args = {"max_steps": 2, "per_device_train_batch_size": 2, "dataloader_num_workers": 1}
+    trainer = regression_trainer(tmp_path, train_dataset=data, args=args)
+    workers = []
+    trainer.on("on_step_end", lambda: workers.append(len(multiprocessing.active_children())))
+    gc.disable()
+    try:
+        trainer.train()
+        left = multiprocessing.active_children()
+    finally:
+        gc.enable()
+    assert workers == [1, 1]
+    assert not left

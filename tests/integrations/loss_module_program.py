@@ -6,15 +6,15 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trainbus import Trainer, TrainingArguments
+from trainbus import EMA, Trainer, TrainingArguments
 
 
 class Temperature(nn.Module):
-    """A cross entropy with a trained temperature and a buffer."""
+    """A cross entropy with a trained temperature for each class, and a buffer."""
 
     def __init__(self, value):
         super().__init__()
-        self.temperature = nn.Parameter(torch.tensor(value))
+        self.temperature = nn.Parameter(torch.full((2,), value))
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, logits, labels):
@@ -37,12 +37,13 @@ def main(output, way, batch, resume):
         max_grad_norm=0.2,
         save_steps=3,
         fsdp="full_shard" if way == "fsdp" else "",
+        sharding="stage1" if way == "stage1" else "",
         disable_tqdm=True,
         use_cpu=True,
         train_sampling_strategy="sequential",
     )
     criterion = Temperature(1.5 + args.process_index)
-    trainer = Trainer(model, args, train_dataset=data, criterion=criterion)
+    trainer = Trainer(model, args, train_dataset=data, criterion=criterion, callbacks=[EMA(decay=0.5)])
     trainer.train(resume_from_checkpoint=f"{output}/run/checkpoint-3" if resume else None)
     weights = trainer.run.seams.model_state(model) or model.state_dict()
     torch.save({"model": weights, "loss": criterion.state_dict()}, f"{output}/{way}{resume}{args.process_index}.pt")
