@@ -156,6 +156,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
             unclipped_parameters=self._unclipped_parameters,
         )
+        run.seams.close("train_batch")
         loop = loop_of(
             self,
             run.state,
@@ -296,6 +297,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run.wrap(self._at("_wrap_model", lambda: run.seams.wrap_model(run.model, run.optimizer), run.model))
         begin_training(run.model_wrapped)  # the train mode of a new wrapper may differ from the mode of its module
         self._make_schedule(plan.max_steps)
+        run.seams.close("prepare_model", "make_optimizer", "wrap_model", "make_schedule")
         run.seams.zero_grad([*run.model.parameters(), *self._extra_parameters])
 
     def _placed(self, model: nn.Module) -> nn.Module:
