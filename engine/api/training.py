@@ -24,6 +24,7 @@ from ..distributed.agreement import agreement
 from ..distributed.consistency import compare_training
 from ..evaluation.modes import begin_training, to_train
 from ..evaluation.outputs import TrainOutput
+from ..loss.gradient_errors import check_loss
 from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
 from ..stepper import Stepper
@@ -232,6 +233,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         else:
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        check_loss(loss)
         if loss.dim() > 0:
             loss = loss.mean()
         stepper = self._stepper
@@ -290,6 +292,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         """
         run = self.run
         self._forget_schedule()
+        run.callback_states.forget_carried()
         self.bus.announce("on_setup")
         run.model = run.seams.prepare_model(run.model)
         self._make_optimizer(plan.max_steps)
