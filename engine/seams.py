@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from ..events.errors import SubscriptionError
 from .optim.fused_step import GROUPED_TYPES, fused_step, has_own_step
+from .seam_checks import checked
 
 LoadModel = Callable[[nn.Module, dict[str, torch.Tensor]], tuple[list[str], list[str]]]
 Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
@@ -184,6 +185,7 @@ class Seams:
 
     def __init__(self) -> None:
         self._filled: dict[str, str] = {}
+        self._closed: set[str] = set()
         self.prepare_model = lambda model: model
         self.make_optimizer = _call
         self.wrap_model = _wrap_model
@@ -210,19 +212,30 @@ class Seams:
             **fillings: seam name -> the function or object to use.
 
         Raises:
-            SubscriptionError: for an unknown seam, or for a seam that is already filled.
+            SubscriptionError: for an unknown seam, for a seam that is already filled or that the session called
+                already, or for a function that a step cannot call.
         """
         for seam, filling in fillings.items():
             if seam not in Seams.__annotations__:
                 raise SubscriptionError(
                     f"{by} fills the unknown seam {seam!r}. The seams are: {', '.join(Seams.__annotations__)}."
                 )
+            if self._filled.get(seam) == by:
+                raise SubscriptionError(f"{by} fills the seam {seam} twice. Fill it once, in `on_setup`.")
             if seam in self._filled:
                 raise SubscriptionError(
                     f"{by} and {self._filled[seam]} both fill the seam {seam}. Use only one of them."
                 )
+            if seam in self._closed:
+                raise SubscriptionError(
+                    f"{by} fills the seam {seam} too late: the run called it already. Fill it in `on_setup`."
+                )
+            setattr(self, seam, checked(by, seam, filling))
             self._filled[seam] = by
-            setattr(self, seam, filling)
+
+    def close(self, *seams: str) -> None:
+        """Refuse later fillings of seams that a session calls only once, when it begins."""
+        self._closed.update(seams)
 
     def filled_by(self, seam: str) -> str:
         """Return the id of the callback that filled a seam; an empty string if no callback filled the seam."""

@@ -16,9 +16,10 @@ from ..events.composition import provides
 from ..events.errors import ArgumentError
 from ..events.timeline import APPLY, CLIP, ENGINE, now
 from .distributed.consensus import Agree, agree_single_process
+from .loss.gradient_errors import check_replaced_loss
 from .loss.loss_module import average_gradients
 from .optim.parameter_watch import on_registration
-from .optim.schedules import needs_metric
+from .optim.schedules import needs_metric, step_schedule
 
 if TYPE_CHECKING:
     from .data.feed import Window
@@ -142,6 +143,8 @@ class Stepper:
         run, record = self.run, self.run.step
         record.loss = loss
         run.bus.announce("on_loss")
+        if record.loss is not loss:
+            check_replaced_loss(record.loss)
         scaler, marks = run.seams.scaler, self.marks
         if self._unscaled:
             raise ArgumentError(
@@ -194,7 +197,7 @@ class Stepper:
         self._scaled = self._unscaled = False
         run.step.learning_rate = self.learning_rate()
         if applied and self.moves_schedule:
-            run.lr_scheduler.step()
+            step_schedule(run.lr_scheduler)
         seams.zero_grad(self.parameters)
 
     def _skip(self) -> bool:

@@ -25,11 +25,14 @@ def filter_of(
     The count is the number of the step, epoch or announcement, from 1.
 
     Raises:
-        SubscriptionError: if the filters exclude every count, or if the caller combines `once` with another filter.
+        SubscriptionError: if a filter is not a whole number, if the filters exclude every count, or if the caller
+            combines `once` with another filter.
     """
     bounds = {"every": every, "once": once, "before": before, "after": after}
     for name, value in bounds.items():
         smallest = 0 if name == "after" else 1
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise SubscriptionError(f"{name}={value!r} is not a whole number. Write one, such as {name}=10.")
         if value is not None and value < smallest:
             raise SubscriptionError(f"{name}={value} is never met: counts begin at 1. Set it to {smallest} or more.")
     if once is not None and (every is not None or before is not None or after is not None):
@@ -63,10 +66,10 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return `bound`, the value of `before=` or `after=`, if it is an integer. Otherwise return None."""
-    return bound if isinstance(bound, int) else None
+    """Return `bound`, the value of `before=` or `after=`, if it is a number. Otherwise return None."""
+    return bound if isinstance(bound, (int, float)) else None
 
 
 def ids_in(bound: int | str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the ids of callbacks in `bound`, the value of `before=` or `after=`; () for an integer or None."""
-    return () if bound is None or isinstance(bound, int) else names(bound)
+    """Return the ids of callbacks in `bound`, the value of `before=` or `after=`; () for a number or None."""
+    return () if bound is None or isinstance(bound, (int, float)) else names(bound)

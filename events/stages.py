@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from .errors import SubscriptionError
 from .keywords import checked_keywords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,7 +66,15 @@ def order(
 
     `before=` and `after=` name ids of callbacks of the same stage. The trainer raises an error for an order that
     contradicts the stages, names an unknown callback or forms a cycle.
+
+    Raises:
+        SubscriptionError: if the decorator is used without arguments.
     """
+    if callable(stage):
+        raise SubscriptionError(
+            f"`@order` above {getattr(stage, '__name__', stage)} has no arguments. Write `@order(Stage.REPORT)`, "
+            '`@order(before="Log")` or `@order(after="Log")`.'
+        )
 
     def mark(handler: F) -> F:
         setattr(handler, ORDER_MARK, Order(stage, names(before), names(after)))

@@ -13,6 +13,7 @@ from .callback import Callback
 from .contract import check_requires
 from .errors import SubscriptionError, UnknownCallback, nearest
 from .handlers import Handler
+from .hidden_members import hidden_by
 from .policies import ACTIONS, Budget, Policy, budget_of, policy_of
 from .settings import meaning, problems_of_settings
 from .stages import Stage, names
@@ -66,10 +67,10 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         known: the names of all events.
 
     Raises:
-        SubscriptionError: if `callback` is a class or a text, or has a method `on_*` that is not an event. Also if a
-            setting, such as `id` or `on_error`, has a wrong value. Also if its attribute `requires` excludes this
-            release. Also if `callback` has no handler, and derives neither from `Callback` nor from a class named
-            `TrainerCallback`.
+        SubscriptionError: if `callback` is a class or a text, or has a method `on_*` that is not an event. Also if its
+            base class hides a handler of a mixin. Also if a setting, such as `id` or `on_error`, has a wrong value.
+            Also if its attribute `requires` excludes this release. Also if `callback` has no handler, and derives
+            neither from `Callback` nor from a class named `TrainerCallback`.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
@@ -84,6 +85,10 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     foreign = base is not None and base is not Callback
     if not foreign and (problems := problems_of_settings(callback)):
         raise SubscriptionError(" ".join(problems))
+    if base is not None and (hidden := hidden_by(base, callback)):
+        if not foreign:
+            raise SubscriptionError(hidden)
+        logger.warning("%s", hidden)
     handlers: dict[str, Handler] = {}
     known = list(known)
     for name in dir(callback):
@@ -237,8 +242,10 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
         taken: the ids of the attached subscribers.
 
     Raises:
-        SubscriptionError: if another subscriber has the requested id.
+        SubscriptionError: if another subscriber has the requested id, or if the requested id is not a text.
     """
+    if wanted is not None and not isinstance(wanted, str):
+        raise SubscriptionError(f"The id {wanted!r} is not a text. Write one, such as id='mine'.")
     if wanted:
         if wanted in taken:
             raise SubscriptionError(f"Two callbacks have the id {wanted!r}. Set another id for one of them: id='...'.")

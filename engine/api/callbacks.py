@@ -152,6 +152,8 @@ class CallbackMethods(TrainerBase):
             handle()
             raise
         make_output_folder(self.args, self.bus)
+        if self.is_in_train:
+            self.run.callback_states.load_late(handle.owner_id)
         return handle
 
     def _warn_of_twin(self, callback: Any, owner_id: str) -> None:

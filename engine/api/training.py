@@ -25,6 +25,7 @@ from ..distributed.agreement import agreement
 from ..distributed.consistency import compare_training
 from ..evaluation.modes import begin_training, to_train
 from ..evaluation.outputs import TrainOutput
+from ..loss.gradient_errors import check_loss
 from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
 from ..stepper import Stepper
@@ -157,6 +158,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
             unclipped_parameters=self._unclipped_parameters,
         )
+        run.seams.close("train_batch")
         loop = loop_of(
             self,
             run.state,
@@ -233,6 +235,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         else:
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        check_loss(loss)
         if loss.dim() > 0:
             loss = loss.mean()
         stepper = self._stepper
@@ -291,6 +294,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         """
         run = self.run
         self._forget_schedule()
+        run.callback_states.forget_carried()
         self.bus.announce("on_setup")
         run.model = run.seams.prepare_model(run.model)
         self._make_optimizer(plan.max_steps)
@@ -298,6 +302,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run.wrap(self._at("_wrap_model", lambda: run.seams.wrap_model(run.model, run.optimizer), run.model))
         begin_training(run.model_wrapped)  # the train mode of a new wrapper may differ from the mode of its module
         self._make_schedule(plan.max_steps)
+        run.seams.close("prepare_model", "make_optimizer", "wrap_model", "make_schedule")
         run.seams.zero_grad([*run.model.parameters(), *self._extra_parameters])
 
     def _placed(self, model: nn.Module) -> nn.Module:

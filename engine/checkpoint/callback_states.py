@@ -18,7 +18,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import CheckpointError
 from ...events.state import exported_states
-from .carried_states import CarriedStates, load_state, state_of
+from .carried_states import CarriedStates, free_ids, load_state, state_of
 from .migrated_states import migrated, migrates
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class ResumeReport:
     """The callbacks that received a state of an earlier version: id -> (version of the state, version of the class)."""
     orphaned: list[str] = field(default_factory=list)
     """The ids of saved states that no attached callback received. Later checkpoints keep such a state, unless an
-    attached callback has the same id, or the state has averaged weights."""
+    attached callback of another class has the same id, or the state has averaged weights."""
     new: list[str] = field(default_factory=list)
     """The ids of callbacks that save a state, but received no state. They start fresh at the resumed step."""
 
@@ -125,25 +125,19 @@ class CallbackStates:
         self.report = report = ResumeReport()
         now = self._attached_owners()
         found = matched(states, owners, now)
-        absent = [owner_id for owner_id in states if owner_id not in found and owner_id not in attached]
-        dropped = self._carried.carry({owner_id: states[owner_id] for owner_id in absent}, owners)
+        absent = [one for one in states if one not in found and not _is_of_another_class(one, owners, now)]
+        names = free_ids(absent, attached)
+        dropped = self._carried.carry(
+            {names[one]: states[one] for one in absent},
+            {names[one]: owners[one] for one in absent if one in owners},
+        )
         carried = [*self._carried.states]
         for owner_id, target in found.items():
-            state, version = states[owner_id], now[target]["version"]
-            was = owners.get(owner_id, {}).get("version", version)
-            if owner_id in owners:
-                _tell_differences(owner_id, owners[owner_id], now[target], attached[target])
-            if was < version:
-                report.migrated[target] = (was, version)
-                state = migrated(attached[target], target, state, was)
-            else:
-                report.restored.append(target)
-            self._note(target, state)
-            load_state(attached[target], state)
+            self._load(target, attached[target], states[owner_id], owners.get(owner_id), now[target])
         report.restored.sort(key=list(attached).index)
-        report.orphaned += [owner_id for owner_id in states if owner_id not in found]
+        report.orphaned += [names.get(owner_id, owner_id) for owner_id in states if owner_id not in found]
         for owner_id in states:
-            if owner_id not in found and owner_id in attached:
+            if owner_id not in found and _is_of_another_class(owner_id, owners, now):
                 logger.warning(
                     "The state of %s is not restored: it is of the class %s, and %s is a %s now.",
                     *(owner_id, owners[owner_id]["class"], owner_id, type(attached[owner_id]).__name__),
@@ -168,6 +162,31 @@ class CallbackStates:
                 ", ".join(dropped),
             )
         logger.info("Callback states, %s", report)
+
+    def _load(self, owner_id: str, callback: Any, state: Any, saved: Mapping[str, Any] | None, now: Any) -> None:
+        """Load a state into a callback. `saved` and `now` are the results of `owner_of` at the save and now."""
+        version = now["version"]
+        was = version if saved is None else saved.get("version", version)
+        if saved is not None:
+            _tell_differences(owner_id, saved, now, callback)
+        if was < version:
+            self.report.migrated[owner_id] = (was, version)
+            state = migrated(callback, owner_id, state, was)
+        else:
+            self.report.restored.append(owner_id)
+        self._note(owner_id, state)
+        load_state(callback, state)
+
+    def load_late(self, owner_id: str) -> None:
+        """Load the carried state of a callback that was attached after the resume restored the states."""
+        carried, attributes = self._carried, self._bus.attributes_of(owner_id)
+        callback = self._bus.subscribers[owner_id]
+        now = owner_of(callback, attributes)
+        found = matched(carried.of_checkpoint(), carried.owners, {owner_id: now})
+        for one in found:
+            state, saved = carried.release(one)
+            self.report.orphaned[:] = [each for each in self.report.orphaned if each != one]
+            self._load(owner_id, callback, state, saved, now)
 
     def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Load only the states of callbacks that hold trained weights, such as a loss module.
@@ -225,6 +244,10 @@ class CallbackStates:
         if others:
             return f"{others[0]} is another class and does not restore those. Use {call} in its place{more}"
         return f"this run has no {kind} that restores those. Add {call} to the callbacks{more}"
+
+
+def _is_of_another_class(owner_id: str, owners: Mapping[str, Any], now: Mapping[str, Mapping[str, Any]]) -> bool:
+    return owner_id in owners and owner_id in now and owners[owner_id]["class"] != now[owner_id]["class"]
 
 
 def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, saved: bool = False) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ class CarriedStates:
     """The states by callback id."""
     owners: dict[str, Any] = field(default_factory=dict)
     """Class, settings and state version of the callbacks, by callback id."""
+    _resumed: set[str] = field(default_factory=set)
+    """The ids of the states that a resume carried. The others are of callbacks that the run unsubscribed."""
     _last: dict[str, Any] = field(default_factory=dict)
     """Copies of the last saved or restored states, for callbacks that the run may unsubscribe."""
 
@@ -47,7 +50,17 @@ class CarriedStates:
         left_out = [owner_id for owner_id in states if _replaces_weights(owners.get(owner_id, {}))]
         self.states = {owner_id: state for owner_id, state in states.items() if owner_id not in left_out}
         self.owners = {owner_id: owners[owner_id] for owner_id in self.states if owner_id in owners}
+        self._resumed = set(self.states)
         return left_out
+
+    def of_checkpoint(self) -> list[str]:
+        """Return the ids of the states that a resume carried, and that no callback has received since."""
+        return [owner_id for owner_id in self.states if owner_id in self._resumed]
+
+    def release(self, owner_id: str) -> tuple[Any, Any]:
+        """Stop to carry a state. Return the state and its owner; None as the owner if it is unknown."""
+        self._resumed.discard(owner_id)
+        return self.states.pop(owner_id), self.owners.pop(owner_id, None)
 
     def note(self, owner_id: str, state: Any) -> None:
         """Store the last saved or restored state of an attached callback that the run may unsubscribe later."""
@@ -76,6 +89,16 @@ class CarriedStates:
             )
         if state and not _replaces_weights(about := owner()):
             self.states[owner_id], self.owners[owner_id] = state, about
+            self._resumed.discard(owner_id)
+
+
+def free_ids(ids: list[str], taken: Iterable[str]) -> dict[str, str]:
+    """Return an id for each state, with a new suffix if an attached callback has the id of the state."""
+    names: dict[str, str] = {}
+    for one in ids:
+        used = {*taken, *names.values()}
+        names[one] = next(name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in used)
+    return names
 
 
 def _replaces_weights(owner: Mapping[str, Any]) -> bool:

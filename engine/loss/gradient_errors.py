@@ -1,8 +1,12 @@
-"""Explain errors of torch in backward: the loss has no gradient, or its graph was used before."""
+"""Refuse a loss that is not a tensor. Explain errors of torch in backward: no gradient, or a graph used before."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...events.errors import ModelError, SubscriptionError
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -36,3 +40,27 @@ def gradient_note(run: Run, error: BaseException) -> str:
             "attribute. Detach it at the end of forward: `self.state = state.detach()`."
         )
     return ""
+
+
+def check_loss(loss: Any) -> None:
+    """Raise an error if the result of `compute_loss`, such as the result of a criterion, is not a tensor."""
+    if not isinstance(loss, torch.Tensor):
+        raise ModelError(
+            f"The loss is {_shown(loss)}, not a tensor. Return the tensor from the criterion, from `compute_loss_func` "
+            "or from `compute_loss`, without `.item()` or `float()`."
+        )
+
+
+def check_replaced_loss(loss: Any) -> None:
+    """Raise an error if the value that a handler of `on_loss` assigned to `run.loss` is not a scalar tensor."""
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        raise SubscriptionError(
+            f"A handler of `on_loss` set `run.loss` to {_shown(loss)}. Set it to a scalar tensor, such as "
+            "`run.loss = 2 * run.loss`."
+        )
+
+
+def _shown(loss: Any) -> str:
+    if isinstance(loss, torch.Tensor):
+        return f"a tensor of shape {tuple(loss.shape)}"
+    return repr(loss) if loss is None or isinstance(loss, (int, float)) else f"a {type(loss).__name__}"

@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from ...events.errors import ArgumentError, nearest
+from ...events.errors import ArgumentError, nearest, note
 from .greedy_lr import GreedyLR
 from .registry import name_of
 from .schedule_factors import (
@@ -158,3 +158,19 @@ def _entry(name: str) -> Callable[..., Any]:
             f"lr_scheduler_type={name!r} is unknown{nearest(name, SCHEDULES)} Known: {', '.join(SCHEDULES)}."
         )
     return SCHEDULES[name]
+
+
+def step_schedule(schedule: Any) -> None:
+    """Step a schedule. If it has another number of parameter groups than its optimizer, the error says so."""
+    try:
+        schedule.step()
+    except ValueError as error:
+        known = getattr(schedule, "base_lrs", None)
+        groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None)
+        if known is not None and groups is not None and len(groups) != len(known):
+            note(
+                error,
+                f"The optimizer has {len(groups)} parameter groups, but the schedule was built for {len(known)}. Add "
+                "all groups before the schedule is built: in `create_optimizer`, or in the seam `make_optimizer`.",
+            )
+        raise

@@ -248,3 +248,39 @@ def test_a_new_run_says_nothing_about_a_checkpoint(tmp_path: Path, caplog: Any) 
     with caplog.at_level(logging.INFO):
         regression_trainer(tmp_path, args={"max_steps": 2}, callbacks=[EMA(0.5), Counter()]).train()
     assert "checkpoint" not in caplog.text
+
+
+@pytest.mark.parametrize("event", ["on_load", "on_train_begin", "on_epoch_begin"])
+def test_a_callback_that_is_attached_after_the_resume_receives_its_state(event: str, tmp_path: Path) -> None:
+    run_of(tmp_path, Counter(1), Counter(10)).train()
+    ones, run = Counter(1), run_of(tmp_path / "again", Counter(10), seed=3)
+    run.on(event, lambda: run.add_callback(ones), once=1)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert ones.count == 4
+    assert not run.resume_report.orphaned
+    states = SavedCheckpoint.open(tmp_path / "again" / "checkpoint-4").callbacks_and_owners()[0]
+    assert {one: states[one] for one in states if "Counter" in one} == {
+        "Counter": {"count": 40},
+        "Counter-2": {"count": 4},
+    }
+
+
+def test_a_callback_that_is_attached_in_a_fresh_training_receives_no_state(tmp_path: Path) -> None:
+    run_of(tmp_path, Counter(1)).train()
+    run = run_of(tmp_path / "again")
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    fresh = Counter(1)
+    run.on("on_setup", lambda: run.add_callback(fresh), once=1)
+    run.train()
+    assert fresh.count == 4
+
+
+def test_checkpoints_keep_the_state_of_a_removed_callback_whose_id_another_one_has(tmp_path: Path, caplog: Any) -> None:
+    run_of(tmp_path, Counter(1), Counter(10)).train()
+    with caplog.at_level(logging.WARNING, logger="trainbus"):
+        resumed(tmp_path, Counter(10))
+    assert "is not restored" not in caplog.text
+    ones, run = Counter(1), run_of(tmp_path / "third", Counter(10), seed=3, max_steps=6)
+    run.on("on_train_begin", lambda: run.add_callback(ones))
+    run.train(resume_from_checkpoint=str(tmp_path / "again" / "checkpoint-4"))
+    assert ones.count == 2 + 2

@@ -235,3 +235,11 @@ def test_describe_lists_each_handled_event_and_its_handlers_in_order(run, heard)
 
 def test_describe_of_an_empty_bus_has_a_message(bus):
     assert bus.describe() == "(no event has a handler)"
+
+
+def test_order_without_arguments_is_refused():
+    with pytest.raises(SubscriptionError, match=r"`@order` above on_log has no arguments. Write `@order\(Stage.REPORT"):
+
+        class Wrong(Callback):
+            @order
+            def on_log(self): ...

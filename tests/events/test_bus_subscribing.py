@@ -413,3 +413,20 @@ def test_watchers_see_events_without_handlers(run, heard):
 
 def test_bus_lists_its_events(bus):
     assert list(bus) == list(CATALOG)
+
+
+@pytest.mark.parametrize("name", ["every", "once", "before", "after"])
+@pytest.mark.parametrize("value", [2.5, True])
+def test_a_filter_that_is_not_a_whole_number_is_refused(bus, name, value):
+    with pytest.raises(SubscriptionError, match=rf"{name}={value} is not a whole number. Write one"):
+        bus.on("on_step_end", lambda: None, **{name: value})
+
+
+def test_a_text_as_a_count_is_refused(bus):
+    with pytest.raises(SubscriptionError, match="every='10' is not a whole number"):
+        bus.on("on_step_end", lambda: None, every="10")
+
+
+def test_an_id_that_is_not_a_text_is_refused(bus):
+    with pytest.raises(SubscriptionError, match="The id 3 is not a text"):
+        bus.on("on_step_end", lambda: None, id=3)

@@ -198,3 +198,58 @@ class FailingProperty(Callback):
 def test_another_object_is_refused_with_the_reason(given: Any, said: str) -> None:
     with pytest.raises(SubscriptionError, match=said):
         bus().attach(given)
+
+
+class Mixin:
+    budget = "5%"
+
+    def on_step_end(self, state: Any) -> None:
+        SEEN.append(state.global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": len(SEEN)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Hides(Callback, Mixin): ...
+
+
+class Overrides(Callback, Mixin):
+    budget = None
+
+    def on_step_end(self, state: Any) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TrainerCallback:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None: ...
+
+
+class HidesInTransformers(TrainerCallback, Mixin): ...
+
+
+class OfBothLibraries(Callback, TrainerCallback): ...
+
+
+def test_a_mixin_that_the_base_class_hides_is_refused(bus: EventBus) -> None:
+    names = r"Mixin\.budget, Mixin\.on_step_end, Mixin\.state_dict, Mixin\.load_state_dict"
+    with pytest.raises(SubscriptionError, match=rf"Hides never uses {names}.*`class Hides\(Mixin, Callback\)`"):
+        bus.attach(Hides())
+
+
+def test_a_mixin_that_transformers_hides_causes_a_warning(bus: EventBus, caplog: pytest.LogCaptureFixture) -> None:
+    bus.attach(HidesInTransformers())
+    assert "HidesInTransformers never uses Mixin.on_step_end" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Overrides, OfBothLibraries])
+def test_a_mixin_that_nothing_hides_is_accepted(
+    kind: type[Any], bus: EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus.attach(kind())
+    assert "never uses" not in caplog.text
