@@ -265,9 +265,9 @@ class PrinterCallback(Callback):
 
 
 def pop_class(bus: EventBus, kind: type) -> Any:
-    """Detach the callback that a class selects. Return the callback; None if there is none.
+    """Detach the first callback of a class. Return the callback; None if there is none.
 
-    A class of transformers also selects the callbacks that do its work here.
+    For a class of transformers, detach the callback of trainbus that does the same work.
 
     Args:
         bus: the bus of the trainer.

@@ -48,7 +48,7 @@ SCALER = ("scale", "unscale_", "get_scale", "step", "update", "state_dict", "loa
 
 
 def checked(by: str, seam: str, filling: Any) -> Any:
-    """Return a filling of a seam that raises an error if its result is None, but must not be None.
+    """Return the function that fills a seam. If it must not return None, wrap it in a check of its result.
 
     Raises:
         SubscriptionError: if a step cannot call the filling.

@@ -179,7 +179,7 @@ def last_step(folder: Path, upto: int) -> tuple[int, int]:
 
 
 def _check_space(folder: Path) -> None:
-    """Raise an error if no file can be written, before each attempt of TensorBoard leaves an empty file."""
+    """Raise an error if the disk is full. Otherwise, TensorBoard would leave an empty file."""
     with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as file:
         file.write(bytes(65536))
         file.flush()

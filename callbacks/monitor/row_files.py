@@ -22,7 +22,7 @@ from ..base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..base.tracker_rows import AXIS
 
 LONGEST_CELL = 2**31 - 1
-"""The largest number of characters of a cell that Python reads on all systems. Its default is 131,072."""
+"""The largest limit for the characters of a cell that `csv.field_size_limit` accepts on all systems."""
 
 
 class RowFileSession(TrackerSession):
