@@ -188,7 +188,7 @@ class TrackerWorker:
             self.missed += 1
 
     def _makes(self, index: int) -> bool:
-        """Write one waiting row, although older rows still wait. Return whether the write succeeded.
+        """Write one of the waiting rows. Return whether the write succeeded.
 
         Args:
             index: the index of the row among the waiting rows. 0 is the oldest row.

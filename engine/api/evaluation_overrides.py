@@ -1,4 +1,4 @@
-"""The Trainer's methods that call overrides of `evaluate` and `predict`, and build metric prefixes (`eval_math`)."""
+"""Call overrides of `evaluate` and `predict`, and build metric prefixes such as `eval_math`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .unsupported import unsupported_arguments
 
 
 class ParallelMode(Strategy):
-    """How many processes and devices train."""
+    """Whether one device, several devices or several processes train."""
 
     NOT_PARALLEL = "not_parallel"
     """One process on the CPU, or on one GPU."""
@@ -149,7 +149,7 @@ class HFMethods:
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """How many processes and devices train."""
+        """Whether one device, several devices or several processes train."""
         if not Ranks.from_environment().single_process:
             return ParallelMode.DISTRIBUTED
         args: Any = self

@@ -151,7 +151,7 @@ def table(heading: str) -> list[list[str]]:
 
 def test_page_lists_every_usage() -> None:
     expected = [
-        [usage.title, ", ".join(f"`{text}`" for text in usage.arguments) or "nothing", usage.when]
+        [usage.title, " or ".join(f"`{text}`" for text in usage.arguments) or "nothing", usage.when]
         for strategy in Strategy
         for usage in strategy.row.usages
     ]
