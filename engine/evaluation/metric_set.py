@@ -218,7 +218,7 @@ class _Measured:
 
 
 class _Collected:
-    """Stores the inputs of a metric that is not bundled, such as class numbers, and computes the metric at the end.
+    """Stores the inputs of a metric that is not bundled. Computes the metric from them at the end.
 
     The class does not call the metric's own `add_batch`, which writes to a file for metrics of the library
     `evaluate`. If an evaluation failed, this file would stay on the disk.
