@@ -181,7 +181,7 @@ def _deprecated(param: Param) -> str:
 
 
 _COUNTED = {
-    Clock.CALLS: "announcements of this event",
+    Clock.CALLS: "how often the event is announced",
     Clock.STEP: "steps, including the step that runs",
     Clock.STEPS_DONE: "completed steps",
     Clock.EPOCH: "epochs, including the epoch that begins or ends",

@@ -40,8 +40,8 @@ class ParallelArguments(Group):
         "Way to shard, by its name in transformers 4. '': no sharding. 'simple' or True: shard the optimizer state "
         "with fairscale. 'zero_dp_2': the same as `sharding='stage2'`. 'zero_dp_3': the same as `sharding='stage3'`. "
         "Add ' offload' to keep the shards in host memory. Add ' fairscale' to use fairscale's "
-        "FullyShardedDataParallel, on CUDA only. This class gathers the whole model at once. Add ' auto_wrap' to "
-        "gather each block by itself.",
+        "FullyShardedDataParallel, on CUDA only. With ' fairscale', the whole model is gathered at once. Add ' "
+        "auto_wrap' to gather each block by itself.",
         none=True,
     )
 
