@@ -5,6 +5,8 @@ Callbacks fill seams during `on_setup`. If two callbacks fill the same seam, `Se
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -14,8 +16,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..events.errors import SubscriptionError
+from ..events.handlers import suspended_kind
 from .optim.fused_step import GROUPED_TYPES, fused_step, has_own_step
-from .seam_checks import checked
 
 LoadModel = Callable[[nn.Module, dict[str, torch.Tensor]], tuple[list[str], list[str]]]
 Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
@@ -220,17 +222,16 @@ class Seams:
                 raise SubscriptionError(
                     f"{by} fills the unknown seam {seam!r}. The seams are: {', '.join(Seams.__annotations__)}."
                 )
-            if self._filled.get(seam) == by:
-                raise SubscriptionError(f"{by} fills the seam {seam} twice. Fill it once, in `on_setup`.")
             if seam in self._filled:
                 raise SubscriptionError(
-                    f"{by} and {self._filled[seam]} both fill the seam {seam}. Use only one of them."
+                    f"{by} and {self._filled[seam]} both fill the seam {seam}. Use only one of them, and fill a seam "
+                    "once."
                 )
             if seam in self._closed:
                 raise SubscriptionError(
                     f"{by} fills the seam {seam} too late: the run called it already. Fill it in `on_setup`."
                 )
-            setattr(self, seam, checked(by, seam, filling))
+            setattr(self, seam, _checked(by, seam, filling))
             self._filled[seam] = by
 
     def close(self, *seams: str) -> None:
@@ -240,3 +241,83 @@ class Seams:
     def filled_by(self, seam: str) -> str:
         """Return the id of the callback that filled a seam; an empty string if no callback filled the seam."""
         return self._filled.get(seam, "")
+
+
+_ARGUMENTS = {
+    "prepare_model": ("model",),
+    "make_optimizer": ("make",),
+    "wrap_model": ("model", "optimizer"),
+    "make_schedule": ("make",),
+    "synchronise": ("model", "last"),
+    "train_batch": ("training_step",),
+    "backward": ("loss",),
+    "clip": ("optimizer", "parameters", "max_norm"),
+    "step": ("optimizer",),
+    "zero_grad": ("parameters",),
+    "autocast": (),
+    "optimizer_state": ("optimizer",),
+    "load_optimizer": ("optimizer", "state"),
+    "model_state": ("model",),
+    "full_gradients": ("model",),
+    "load_model": ("model", "state"),
+}
+"""The arguments with which a step calls the function of each seam."""
+
+_RESULTS = {
+    "prepare_model": "the model",
+    "make_optimizer": "the optimizer",
+    "wrap_model": "the model",
+    "synchronise": "a context manager",
+    "train_batch": "a function",
+    "step": "True if the weights changed, and else False",
+    "autocast": "a context manager",
+    "optimizer_state": "a dict",
+    "full_gradients": "a dict",
+    "load_model": "the missing and the unexpected names",
+}
+"""The results of the seams whose function must not return None."""
+
+_SCALER = tuple(name for name in vars(Scaler) if not name.startswith("_"))
+"""The methods of a scaler."""
+
+
+def _checked(by: str, seam: str, filling: Any) -> Any:
+    """Return the function that fills a seam. If it must not return None, wrap it in a check of its result.
+
+    Raises:
+        SubscriptionError: if a step cannot call the filling.
+    """
+    if seam == "scaler":
+        if missing := [name for name in _SCALER if filling is not None and not hasattr(filling, name)]:
+            raise SubscriptionError(f"{by} fills the seam scaler with {filling!r}, which has no {', '.join(missing)}.")
+        return filling
+    if problem := _problem(seam, filling):
+        raise SubscriptionError(f"{by} fills the seam {seam} with {filling!r}, {problem}.")
+    return filling if seam not in _RESULTS else _refusing_none(by, seam, filling)
+
+
+def _problem(seam: str, filling: Any) -> str:
+    """Return why a step cannot call a filling; an empty string if it can."""
+    arguments = _ARGUMENTS[seam]
+    if not callable(filling):
+        return "which is not a function"
+    if kind := suspended_kind(filling):
+        return f"which is {kind}, so a call does not run its body"
+    try:
+        inspect.signature(filling).bind(*arguments)
+    except ValueError:  # a function of C without a signature
+        return ""
+    except TypeError:
+        return f"which must take the arguments ({', '.join(arguments)})"
+    return ""
+
+
+def _refusing_none(by: str, seam: str, filling: Any) -> Any:
+    @functools.wraps(filling, updated=())
+    def call(*arguments: Any) -> Any:
+        result = filling(*arguments)
+        if result is None:
+            raise SubscriptionError(f"The function of {by} for the seam {seam} returned None. Return {_RESULTS[seam]}.")
+        return result
+
+    return call

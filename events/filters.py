@@ -31,7 +31,7 @@ def filter_of(
     bounds = {"every": every, "once": once, "before": before, "after": after}
     for name, value in bounds.items():
         smallest = 0 if name == "after" else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        if value is not None and not isinstance(value, int):
             raise SubscriptionError(f"{name}={value!r} is not a whole number. Write one, such as {name}=10.")
         if value is not None and value < smallest:
             raise SubscriptionError(f"{name}={value} is never met: counts begin at 1. Set it to {smallest} or more.")

@@ -416,10 +416,9 @@ def test_bus_lists_its_events(bus):
 
 
 @pytest.mark.parametrize("name", ["every", "once", "before", "after"])
-@pytest.mark.parametrize("value", [2.5, True])
-def test_a_filter_that_is_not_a_whole_number_is_refused(bus, name, value):
-    with pytest.raises(SubscriptionError, match=rf"{name}={value} is not a whole number. Write one"):
-        bus.on("on_step_end", lambda: None, **{name: value})
+def test_a_filter_that_is_not_a_whole_number_is_refused(bus, name):
+    with pytest.raises(SubscriptionError, match=rf"{name}=2\.5 is not a whole number. Write one"):
+        bus.on("on_step_end", lambda: None, **{name: 2.5})
 
 
 def test_a_text_as_a_count_is_refused(bus):
