@@ -106,7 +106,7 @@ class QuickStates:
     """
 
     def __init__(self) -> None:
-        """Find the memory of the global generators of numpy and Python."""
+        """Find the buffers with the states of the global random generators of numpy and Python."""
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
         words = 625 if isinstance(self._generator, np.random.MT19937) else 0  # the state, and the index in it
         self._memory = (ctypes.c_uint32 * words).from_address(self._generator.ctypes.state_address)

@@ -1,4 +1,4 @@
-"""The conformance kit for authors of callbacks: checks, a real small run, a clock, faults, and text files of events."""
+"""The testing kit for authors of callbacks: checks, small runs, a fake clock, injected faults, and recorded events."""
 
 from .clock import VirtualClock
 from .conformance import Examination, NotJudged, check_callback
