@@ -162,7 +162,7 @@ class PrintLoss(Callback):
 
 def _event(event: Event) -> str:
     shared = f", shared with {event.origin}" if event.origin != "trainbus" else ""
-    facts = f"*{event.kind.value.capitalize()}*{shared}. Filters count {_COUNTED[event.clock]}."
+    facts = f"*{event.kind.value.capitalize()}*{shared}. The filters of `trainer.on` count {_COUNTED[event.clock]}."
     deprecated = [f"Deprecated. {event.deprecated}"] if event.deprecated else []
     parameters = [_params(event.params)] if event.params else []
     return "\n\n".join([f"### `{event.name}`", event.doc, *deprecated, facts, *parameters])
@@ -181,7 +181,7 @@ def _deprecated(param: Param) -> str:
 
 
 _COUNTED = {
-    Clock.CALLS: "how often the event is announced",
+    Clock.CALLS: "the announcements of the event",
     Clock.STEP: "steps, including the step that runs",
     Clock.STEPS_DONE: "completed steps",
     Clock.EPOCH: "epochs, including the epoch that begins or ends",
