@@ -167,8 +167,8 @@ class TrackerWorker:
     def _write(self, call: Call) -> None:
         """Write the waiting rows, then the row of `call`, in order.
 
-        If a row fails, the method tries another row to see whether the service works: the next row, and if this row fails
-        too, the row of `call`.
+        If a row fails, the method tries another row to see whether the service works: the next row, and if that row
+        fails too, the row of `call`.
 
         - If the service accepts another row, the method tries the failed row once more. If the row fails again, the
           method drops it. The method then continues with the other rows.
