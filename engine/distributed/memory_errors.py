@@ -1,4 +1,4 @@
-"""Tell errors of a full memory from other errors."""
+"""Recognize errors that mean: the memory is full."""
 
 from __future__ import annotations
 
