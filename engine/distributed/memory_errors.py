@@ -1,4 +1,4 @@
-"""Recognize errors that mean: the memory is full."""
+"""Recognize errors that say that the memory is full."""
 
 from __future__ import annotations
 
