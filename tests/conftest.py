@@ -24,11 +24,14 @@ settings.load_profile("trainbus")
 
 THOROUGH = (
     "callbacks/test_intervals_in_state.py",
+    "callbacks/test_saves_once.py",
     "callbacks/test_signals_in_evaluations.py",
     "callbacks/test_vanished_console.py",
+    "engine/test_disk_faults.py",
     "engine/test_interrupted_epochs.py",
     "engine/test_interrupted_runs.py",
     "engine/test_new_plugin.py",
+    "engine/test_other_batches.py",
     "engine/test_own_schedules.py",
     "engine/test_positions.py",
     "engine/test_profile.py",
@@ -45,6 +48,7 @@ THOROUGH = (
     "integrations/test_sharding.py",
     "integrations/test_shares_of_two.py",
     "integrations/test_wandb_finished_early.py",
+    "integrations/test_wandb_online.py",
     "libraries/",
     "parity/test_random_programs.py",
     "test_example_plugins.py",

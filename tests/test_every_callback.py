@@ -302,6 +302,7 @@ def test_is_attached_once(cls: type[Callback], make: Callable[[], Any], tmp_path
     assert all(other is not callback for other in built.callbacks.values())
 
 
+@pytest.mark.thorough
 @every_runnable_callback
 def test_serves_a_second_trainer_after_the_first(cls: type[Callback], build: Any) -> None:
     first = build(folder="first")
@@ -319,6 +320,7 @@ def _alike(one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]) -
 # Running.
 
 
+@pytest.mark.thorough
 @every_runnable_callback
 def test_trains_twice_to_the_same_end(cls: type[Callback], build: Any) -> None:
     """A second `train()` is a run of its own: nothing that a callback remembers of the first may show."""
