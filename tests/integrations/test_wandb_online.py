@@ -105,7 +105,7 @@ def test_versions_of_checkpoints_that_only_another_machine_has_stay(tmp_path):
 def test_the_stop_button_stops_the_training_with_a_checkpoint_and_its_author(tmp_path):
     with serve(Stub(stopped=True)) as stub:
         trainer = build(tmp_path, online(tmp_path, stub.url), steps=400)
-        trainer.on("on_step_end", lambda: time.sleep(0.02))
+        trainer.on("on_step_end", lambda: time.sleep(0.08))
         trainer.train()
         trainer.end()
     step = trainer.state.global_step
