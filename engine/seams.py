@@ -231,7 +231,7 @@ class Seams:
                 raise SubscriptionError(
                     f"{by} fills the seam {seam} too late: the run called it already. Fill it in `on_setup`."
                 )
-            setattr(self, seam, _checked(by, seam, filling))
+            setattr(self, seam, _checked(by, seam, filling, default=getattr(self, seam)))
             self._filled[seam] = by
 
     def close(self, *seams: str) -> None:
@@ -242,26 +242,6 @@ class Seams:
         """Return the id of the callback that filled a seam; an empty string if no callback filled the seam."""
         return self._filled.get(seam, "")
 
-
-_ARGUMENTS = {
-    "prepare_model": ("model",),
-    "make_optimizer": ("make",),
-    "wrap_model": ("model", "optimizer"),
-    "make_schedule": ("make",),
-    "synchronise": ("model", "last"),
-    "train_batch": ("training_step",),
-    "backward": ("loss",),
-    "clip": ("optimizer", "parameters", "max_norm"),
-    "step": ("optimizer",),
-    "zero_grad": ("parameters",),
-    "autocast": (),
-    "optimizer_state": ("optimizer",),
-    "load_optimizer": ("optimizer", "state"),
-    "model_state": ("model",),
-    "full_gradients": ("model",),
-    "load_model": ("model", "state"),
-}
-"""The arguments with which a step calls the function of each seam."""
 
 _RESULTS = {
     "prepare_model": "the model",
@@ -281,7 +261,7 @@ _SCALER = tuple(name for name in vars(Scaler) if not name.startswith("_"))
 """The methods of a scaler."""
 
 
-def _checked(by: str, seam: str, filling: Any) -> Any:
+def _checked(by: str, seam: str, filling: Any, default: Any) -> Any:
     """Return the function that fills a seam. If it must not return None, wrap it in a check of its result.
 
     Raises:
@@ -291,18 +271,21 @@ def _checked(by: str, seam: str, filling: Any) -> Any:
         if missing := [name for name in _SCALER if filling is not None and not hasattr(filling, name)]:
             raise SubscriptionError(f"{by} fills the seam scaler with {filling!r}, which has no {', '.join(missing)}.")
         return filling
-    if problem := _problem(seam, filling):
+    if problem := _problem(filling, default):
         raise SubscriptionError(f"{by} fills the seam {seam} with {filling!r}, {problem}.")
     return filling if seam not in _RESULTS else _refusing_none(by, seam, filling)
 
 
-def _problem(seam: str, filling: Any) -> str:
-    """Return why a step cannot call a filling; an empty string if it can."""
-    arguments = _ARGUMENTS[seam]
+def _problem(filling: Any, default: Any) -> str:
+    """Return why a step cannot call a filling as it calls the default; an empty string if it can."""
     if not callable(filling):
         return "which is not a function"
     if kind := suspended_kind(filling):
         return f"which is {kind}, so a call does not run its body"
+    parameters = inspect.signature(default).parameters.values()
+    arguments = [
+        each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
+    ]
     try:
         inspect.signature(filling).bind(*arguments)
     except ValueError:  # a function of C without a signature
