@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import torch
@@ -210,10 +210,10 @@ class OptimizerMethods(TrainerBase):
         groups = parameter_groups(model, weight_decay, decaying, always_split=always_split)
         return with_own_rates(groups, model, self.args.learning_rates) if self.args.learning_rates else groups
 
-    def _loss_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Build the parameter groups of a loss module, without parameters of the model."""
+    def _loss_groups(self, weight_decay: float, held: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
+        """Build the parameter groups of a loss module, without parameters of the model and those in `held`."""
         module = module_of(self.criterion or self.compute_loss_func)
-        own = {*trainable_of(module, self.run.model)}
+        own = {*trainable_of(module, self.run.model)}.difference(held)
         if module is None or not own:
             return []
         groups = [
@@ -326,10 +326,8 @@ class OptimizerMethods(TrainerBase):
                 )
             if owner in ("DeepSpeed", "ShardedDDP", "FairscaleFSDP"):
                 raise ArgumentError(_updates_the_model_only(owner, module))
-            for group in self._loss_groups(args.weight_decay):
-                members = [weight for weight in group["params"] if any(weight is each for each in missing)]
-                if members:
-                    optimizer.add_param_group({**group, "params": members})
+            for group in self._loss_groups(args.weight_decay, held):
+                optimizer.add_param_group(group)
             held.update(missing)
         own = set(run.model.parameters())
         self._tell_untrained(held | own)
